@@ -1,0 +1,1 @@
+"""What GMA is compared with: one file a mixer, each a ``gma.SequenceMixer``."""

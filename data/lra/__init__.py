@@ -1,0 +1,1 @@
+"""Long Range Arena (Tay et al. 2021)."""

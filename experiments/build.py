@@ -1,0 +1,77 @@
+"""From a config to the objects it names: data set and model."""
+
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+import gma
+from gma.mixer import require
+
+POSITIONS = ("learned", "sinusoidal", "none")
+HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead}
+
+
+def build_data(cfg: DictConfig) -> Any:
+    """The task's data set; checks its arguments, builds nothing yet."""
+    return instantiate(cfg.task.data)
+
+
+def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
+    """The backbone with the config's mixer, sized for ``data`` (``vocab_size``, ``length``, ``num_classes``).
+
+    Raises:
+        ValueError: for a head or positions that are not known, and whatever backbone and mixer refuse.
+    """
+    require(cfg.task.head in HEADS, "task.head", cfg.task.head, f"one of {', '.join(HEADS)}")
+    require(
+        cfg.backbone.positions in POSITIONS,
+        "backbone.positions",
+        cfg.backbone.positions,
+        "one of " + ", ".join(POSITIONS),
+    )
+    dim = cfg.backbone.dim
+    require(isinstance(dim, int) and dim >= 1, "backbone.dim", dim, "a whole number, at least 1")
+    if cfg.backbone.positions == "learned":
+        positions = gma.LearnedPositions(data.length, dim)
+    elif cfg.backbone.positions == "sinusoidal":
+        positions = gma.SinusoidalPositions(dim)
+    else:
+        positions = gma.NoPositions()
+    return gma.SequenceModel(
+        instantiate(cfg.model),
+        gma.TokenEmbedding(data.vocab_size, dim),
+        HEADS[cfg.task.head](dim, data.num_classes),
+        dim=dim,
+        depth=cfg.backbone.depth,
+        mlp_dim=cfg.backbone.mlp_dim,
+        positions=positions,
+        dropout=cfg.backbone.dropout,
+    )
+
+
+def check_training(cfg: DictConfig) -> None:
+    """Refuse numbers that no training can use, naming the key.
+
+    Raises:
+        ValueError: naming the key, its value and what is allowed.
+    """
+
+    def whole(key: str, least: int) -> None:
+        value = cfg.train[key]
+        require(isinstance(value, int) and value >= least, f"train.{key}", value, f"a whole number, at least {least}")
+
+    whole("steps", 1)
+    whole("batch_size", 1)
+    whole("validate_every", 1)
+    whole("warmup_steps", 0)
+    require(
+        cfg.train.warmup_steps <= cfg.train.steps, "train.warmup_steps", cfg.train.warmup_steps, "at most train.steps"
+    )
+    for key in ("learning_rate", "gradient_clip"):
+        value = cfg.train[key]
+        require(isinstance(value, int | float) and value > 0, f"train.{key}", value, "a positive number")
+    schedules = ("cosine", "inverse_sqrt")
+    require(cfg.train.schedule in schedules, "train.schedule", cfg.train.schedule, f"one of {', '.join(schedules)}")
+    require(isinstance(cfg.seed, int) and cfg.seed >= 0, "seed", cfg.seed, "a whole number, at least 0")
+    require(cfg.resume in ("auto", "never"), "resume", cfg.resume, "auto or never")

@@ -1,0 +1,118 @@
+"""What a composed config means: the name of its run, and why one is refused."""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+CONF = Path(__file__).parents[1] / "conf"
+
+# What decides a run's numbers. Everything else (devices, loggers, folders) may change without making it another run.
+IDENTITY = ("task", "model", "scale", "seed", "backbone", "train", "trainer.precision")
+
+
+class RefusedError(Exception):
+    """A request that cannot be run, said in one line for the person who typed it."""
+
+
+def identity(cfg: DictConfig) -> dict[str, Any]:
+    """The part of a config that decides a run's numbers, resolved; budgets of other scales left out."""
+    parts: dict[str, Any] = {}
+    for key in IDENTITY:
+        value = OmegaConf.select(cfg, key, throw_on_missing=True)
+        parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    parts["task"].pop("scales")
+    parts["task"]["data"].pop("cache_dir")
+    return parts
+
+
+def config_hash(cfg: DictConfig) -> str:
+    """SHA-256 of :func:`identity`, as hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest()
+
+
+def run_name(cfg: DictConfig) -> str:
+    """``<scale>-seed<seed>-<hash>``: the same command finds the same folder, another one never does."""
+    return f"{cfg.scale}-seed{cfg.seed}-{config_hash(cfg)[:8]}"
+
+
+def register_resolvers() -> None:
+    """Make ``${run_name:}`` known to Hydra."""
+    OmegaConf.register_new_resolver("run_name", lambda *, _root_: run_name(_root_), replace=True)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a complaint about the request (ValueError, missing file, failed ``_target_``) into :class:`RefusedError`."""
+    from hydra.errors import InstantiationException
+
+    try:
+        yield
+    except InstantiationException as error:
+        raise RefusedError(_first_line(error.__cause__ or error)) from error
+    except (ValueError, OSError) as error:
+        raise RefusedError(_first_line(error)) from error
+
+
+def explain(error: Exception, arguments: Sequence[str]) -> str:
+    """One line for an error of composition: the argument at fault and the nearest valid ones, else the error itself."""
+    overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    groups = {path.relative_to(CONF).as_posix() for path in CONF.rglob("*") if path.is_dir()}
+    chosen = {}
+    for override in overrides:
+        key, value = override.lstrip("+~").split("=", 1)
+        if key not in groups:
+            continue
+        options = sorted(
+            path.relative_to(CONF / key).with_suffix("").as_posix() for path in (CONF / key).rglob("*.yaml")
+        )
+        for choice in value.split(","):
+            if choice not in options:
+                return f"{key}={choice} is not known; {_nearest(choice, options)}"
+        chosen[key] = value.split(",")[0]
+    cfg = _compose(chosen)
+    for override in overrides:
+        key, value = override.split("=", 1)
+        if key in groups or key.startswith(("+", "~", "hydra")):
+            continue
+        keys = list(_keys(OmegaConf.to_container(cfg)))
+        if key not in keys:
+            return f"{key} is not a key of the config; {_nearest(key, keys)}"
+        for choice in value.split(",") if key == "scale" else ():
+            if choice not in cfg.task.scales:
+                return f"scale={choice} is not known; {_nearest(choice, list(cfg.task.scales))}"
+    return _first_line(error)
+
+
+def _compose(chosen: Mapping[str, str]) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", [f"{group}={choice}" for group, choice in chosen.items()])
+
+
+def _keys(tree: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield f"{prefix}{key}"
+            yield from _keys(value, f"{prefix}{key}.")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    near += [key for key in known if key.split(".")[-1] == word.split(".")[-1] and key not in near][:3]
+    return f"nearest: {', '.join(near)}" if near else f"allowed: {', '.join(known[:12])}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The message, without Hydra's echo of the whole configuration."""
+    message = re.split(r"\n\s*(?:full_key|object_type|set the environment)", str(error), flags=re.IGNORECASE)[0]
+    return " ".join(message.split())

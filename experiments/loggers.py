@@ -1,0 +1,42 @@
+"""Where metrics go besides ``result.json``."""
+
+import netrc
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+
+def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
+    """The config's logger writing into ``folder``, or ``False``; W&B goes offline where no API key is set."""
+    if cfg.logger.get("_target_") is None:
+        return False
+    if not cfg.logger["_target_"].endswith("WandbLogger"):
+        return instantiate(cfg.logger, save_dir=str(folder))
+    if "WANDB_MODE" not in os.environ and not has_wandb_key():
+        os.environ["WANDB_MODE"] = "offline"
+    os.environ.setdefault("WANDB_SILENT", "true")
+    task, model, _run = run_id.rsplit("/", 2)
+    return instantiate(
+        cfg.logger,
+        save_dir=str(folder),
+        id=run_id.replace("/", "-"),
+        name=run_id,
+        group=f"{task}/{model}",
+        tags=[task, model, cfg.scale],
+        resume="allow",
+    )
+
+
+def has_wandb_key() -> bool:
+    """Whether W&B would find an API key, in the environment or in netrc, without asking for one."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host or "") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -1,0 +1,94 @@
+"""The one schema of a result: what was run, on what, and what came out. Files are the truth; W&B mirrors them."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+FILE_NAME = "result.json"
+
+
+@dataclass(kw_only=True)
+class Result:
+    """One finished run.
+
+    Attributes:
+        run_id: ``<task>/<model>/<run>``, also its folder under ``runs``.
+        task, model, scale, seed: which cell of the tables it fills.
+        dataset: name, source and fingerprint of the data.
+        metrics: of the checkpoint with the best validation score, as ``<split>/<metric>``.
+        metrics_last: the same of the last checkpoint.
+        checkpoints: the steps of both, the metric that chose the best, and their files.
+        floors: scores of rules that do not solve the task, to read the test score against.
+        parameters: trainable numbers.
+        tokens_seen: real tokens trained on. steps: of the optimizer.
+        train_seconds: spent training, without validation; wall_seconds: from start to result, over all sittings.
+        tokens_per_second: tokens_seen / train_seconds, over all devices.
+        peak_memory_bytes: of the allocator on a GPU, resident on a CPU.
+        sittings: times the run was started: 1 unless it was resumed.
+        execution: precision, devices, strategy and whether malloc thresholds were raised.
+        config: resolved; config_hash: of the part that decides the numbers.
+        git, versions, machine: what it ran with.
+    """
+
+    run_id: str
+    task: str
+    dataset: dict[str, Any]
+    model: str
+    scale: str
+    seed: int
+    metrics: dict[str, float]
+    metrics_last: dict[str, float]
+    checkpoints: dict[str, Any]
+    floors: dict[str, float]
+    parameters: int
+    steps: int
+    tokens_seen: int
+    train_seconds: float
+    wall_seconds: float
+    tokens_per_second: float
+    peak_memory_bytes: int
+    sittings: int
+    execution: dict[str, Any]
+    config: dict[str, Any]
+    config_hash: str
+    git: dict[str, Any]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    finished_at: str
+    schema: int = field(default=SCHEMA)
+
+    def write(self, folder: Path) -> Path:
+        """Write ``result.json`` into ``folder``, whole or not at all."""
+        path = folder / FILE_NAME
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        os.replace(partial, path)
+        return path
+
+
+def read(path: Path) -> Result:
+    """Read one ``result.json``.
+
+    Raises:
+        ValueError: naming the file, if it is no JSON, of another schema, or lacks or adds a key.
+    """
+    try:
+        content = json.loads(path.read_text())
+        found = content["schema"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a result file: {error!r}") from error
+    if found != SCHEMA:
+        raise ValueError(f"{path} has schema {found}; this version reads schema {SCHEMA}")
+    expected = {field.name for field in fields(Result)}
+    if content.keys() != expected:
+        raise ValueError(f"{path} lacks or adds keys: {', '.join(sorted(content.keys() ^ expected))}")
+    return Result(**content)
+
+
+def find(root: Path) -> Iterator[Path]:
+    """Every result file under ``root``, in the order of their paths."""
+    return iter(sorted(root.rglob(FILE_NAME)))

@@ -1,0 +1,25 @@
+"""Gaussian Mixture Attention: linear-time attention through K learned Gaussian components (arXiv 2606.18283)."""
+
+from gma.attention import GaussianMixtureAttention
+from gma.backbone import Block, SequenceModel
+from gma.embedding import ContinuousEmbedding, LearnedPositions, NoPositions, SinusoidalPositions, TokenEmbedding
+from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead
+from gma.mixer import SequenceMixer
+from gma.mixture import GaussianMixture
+
+__all__ = [
+    "Block",
+    "ClsHead",
+    "ContinuousEmbedding",
+    "GaussianMixture",
+    "GaussianMixtureAttention",
+    "Head",
+    "LanguageModelHead",
+    "LearnedPositions",
+    "MeanPoolHead",
+    "NoPositions",
+    "SequenceMixer",
+    "SequenceModel",
+    "SinusoidalPositions",
+    "TokenEmbedding",
+]

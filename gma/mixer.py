@@ -1,0 +1,78 @@
+"""The one protocol that the backbone knows: a module that mixes a sequence and can also do so a token at a time.
+
+Shapes: B batch, N tokens.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def require(condition: bool, argument: str, value: object, allowed: str) -> None:
+    """Raise ``ValueError`` naming the argument, its value and what is allowed, unless ``condition`` holds."""
+    if not condition:
+        raise ValueError(f"{argument}={value!r} is not allowed: {argument} must be {allowed}")
+
+
+class SequenceMixer(nn.Module, ABC):
+    """Mixes information across the positions of a sequence; the only part that differs between compared models.
+
+    Args:
+        dim: width of the tokens, in and out.
+        num_heads: heads; must divide ``dim``.
+        causal: if true, output ``i`` depends on inputs ``0 .. i`` only, and ``init_state`` and ``step`` work.
+
+    Raises:
+        ValueError: if ``dim`` or ``num_heads`` is below 1, or ``num_heads`` does not divide ``dim``.
+    """
+
+    def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
+        super().__init__()
+        require(dim >= 1, "dim", dim, "at least 1")
+        require(num_heads >= 1, "num_heads", num_heads, "at least 1")
+        require(dim % num_heads == 0, "num_heads", num_heads, f"a divisor of dim={dim}")
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
+        self.causal = causal
+
+    @abstractmethod
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix a whole sequence.
+
+        Args:
+            x: (B, N, dim).
+            mask: (B, N) bool, true where a real token stands; ``None`` means all are real. What stands at the other
+                positions changes no output at a real one.
+
+        Returns:
+            (B, N, dim) in the dtype of the projections; finite, and meaningless, where ``mask`` is false.
+        """
+
+    @abstractmethod
+    def init_state(self, batch_size: int) -> Any:
+        """The state before the first token: a NamedTuple of tensors. Causal mixers only, else ``ValueError``."""
+
+    @abstractmethod
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Mix one more token, as ``forward`` would at this position. For decoding, without gradients.
+
+        Args:
+            x: (B, dim).
+            state: what ``init_state`` or the last ``step`` returned; it may be overwritten, so go on with the new one.
+
+        Returns:
+            the output (B, dim) and the state that includes this token.
+        """
+
+    @abstractmethod
+    def state_elements(self, length: int) -> int:
+        """Numbers held per sequence after ``length`` tokens, over all heads."""
+
+    def require_causal(self, method: str) -> None:
+        """Raise ``ValueError`` unless the mixer is causal: a bidirectional one has no step."""
+        if not self.causal:
+            raise ValueError(
+                f"{type(self).__name__}.{method} needs causal=True; this mixer was built with causal=False"
+            )

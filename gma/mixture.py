@@ -1,0 +1,86 @@
+"""The mixture that routes: K diagonal Gaussians per head, learned by back-propagation alone.
+
+Shapes: B batch, N tokens, H heads, K components, R routing width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gma.mixer import require
+from gma.ops import routing
+
+
+class GaussianMixture(nn.Module):
+    """pi_k, mu_k and sigma_k^2 = softplus(omega_k) + eps_sigma of each head, and the responsibilities they give.
+
+    The initialisation leaves routing soft and every component used: for inputs of unit variance the log densities,
+    divided by the default temperature sqrt(R), differ between components by an amount that does not grow with R. With
+    ``temperature=1, mean_spread=1, initial_variance=1``, the paper's plain form, every token belongs to one or two
+    components from the start at R = 32, and few of them stay in use.
+
+    Args:
+        num_heads: H. num_components: K. route_dim: R.
+        temperature: tau, divides the log density (not the prior); ``None`` is sqrt(R), the paper has 1.
+        mean_spread: standard deviation of the initial means.
+        initial_variance: of every component in every coordinate.
+        variance_floor: eps_sigma; no variance falls below it.
+
+    Raises:
+        ValueError: naming the argument, for a count below 1, a temperature, variance or floor that is not positive, a
+            floor under 1e-6, an initial variance not above the floor, or a negative spread.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_components: int,
+        route_dim: int,
+        *,
+        temperature: float | None = None,
+        mean_spread: float = 0.3,
+        initial_variance: float = 1.3,
+        variance_floor: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        require(num_heads >= 1, "num_heads", num_heads, "at least 1")
+        require(num_components >= 1, "num_components", num_components, "at least 1")
+        require(route_dim >= 1, "route_dim", route_dim, "at least 1")
+        require(temperature is None or temperature > 0, "temperature", temperature, "positive, or None for sqrt(R)")
+        require(mean_spread >= 0, "mean_spread", mean_spread, "at least 0")
+        require(variance_floor >= 1e-6, "variance_floor", variance_floor, "at least 1e-6")
+        require(
+            initial_variance > variance_floor, "initial_variance", initial_variance, f"above the floor {variance_floor}"
+        )
+        self.temperature = math.sqrt(route_dim) if temperature is None else float(temperature)
+        self.variance_floor = variance_floor
+        self.mean_spread = mean_spread
+        self.initial_variance = initial_variance
+        self.means = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
+        self.raw_variances = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
+        self.prior_logits = nn.Parameter(torch.empty(num_heads, num_components))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new means; set variances to ``initial_variance`` and priors to 1/K."""
+        self.means.normal_(std=self.mean_spread)
+        above_floor = self.initial_variance - self.variance_floor
+        self.raw_variances.fill_(above_floor + math.log(-math.expm1(-above_floor)))  # the inverse of softplus
+        self.prior_logits.zero_()
+
+    @property
+    def variances(self) -> Tensor:
+        """sigma^2 = softplus(omega) + eps_sigma, (H, K, R), float32 or better under autocast too."""
+        return F.softplus(self.raw_variances) + self.variance_floor
+
+    @property
+    def log_priors(self) -> Tensor:
+        """log pi = log softmax(alpha), (H, K)."""
+        return self.prior_logits.log_softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Responsibilities gamma (B, H, N, K) of ``x`` (B, H, N, R): float32, or float64 if ``x`` is."""
+        return routing.responsibilities(x, self.means, self.variances, self.log_priors, self.temperature)

@@ -1,0 +1,149 @@
+"""A K-slot memory that keys write values to and queries read from, in linear time.
+
+The features may be any non-negative ones: responsibilities for GMA, kernel features for linear attention. Every read is
+the weighted mean of the written values, O = S V / (S 1 + eps) with S = Q K^T; S is never built over the whole sequence.
+
+Matrix products run in the dtype of the values. Sums over tokens are kept in float32 or better, the decoding state in
+float64: a sum of ten million small terms loses nothing there.
+
+Shapes: B batch, N queries, M keys, H heads, K slots, D value width, G chunks of C tokens.
+"""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class MemoryState(NamedTuple):
+    """What has been written so far: ``values`` (B, H, K, D), the sum of feature times value; ``mass`` (B, H, K)."""
+
+    values: Tensor
+    mass: Tensor
+
+
+def mask_keys(key_features: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero the features (B, H, M, K) of keys whose ``mask`` (B, M) is false, so that they write nothing."""
+    return key_features if mask is None else key_features.masked_fill(~mask[:, None, :, None], 0.0)
+
+
+def mix(
+    query_features: Tensor, key_features: Tensor, values: Tensor, mask: Tensor | None = None, eps: float = 1e-6
+) -> Tensor:
+    """Bidirectional write and read: O = Q (K^T V) / (Q K^T 1 + eps).
+
+    Args:
+        query_features: (B, H, N, K), non-negative. key_features: (B, H, M, K), non-negative.
+        values: (B, H, M, D). mask: (B, M) bool, true for real keys.
+        eps: keeps a read of an empty memory at zero.
+
+    Returns:
+        (B, H, N, D) in the dtype of ``values``.
+    """
+    key_features = mask_keys(key_features, mask)
+    wide = torch.promote_types(values.dtype, torch.float32)
+    with torch.autocast(values.device.type, enabled=False):
+        mass = key_features.sum(-2, dtype=wide)
+        normaliser = query_features.to(wide) @ mass.unsqueeze(-1) + eps
+        memory = key_features.to(values.dtype).transpose(-1, -2) @ values
+        return ((query_features.to(values.dtype) @ memory) / normaliser).to(values.dtype)
+
+
+def causal_mix(
+    query_features: Tensor,
+    key_features: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    eps: float = 1e-6,
+    chunk_size: int = 64,
+) -> Tensor:
+    """Causal write and read: query i reads what keys 0 .. i have written.
+
+    The sequence is cut into chunks. Within one, the C x C scores are built and masked; what came before it is read from
+    the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)), extra memory O(N (C + K D / C)).
+
+    Arguments and result as :func:`mix`, with M = N; any N, whole chunks or not.
+    """
+    batch, heads, length, _ = values.shape
+    chunk_size = max(1, min(chunk_size, length))
+    key_features = mask_keys(key_features, mask)
+    narrow, wide = values.dtype, torch.promote_types(values.dtype, torch.float32)
+    with torch.autocast(values.device.type, enabled=False):
+        queries = _chunk(query_features.to(narrow), chunk_size)
+        keys = _chunk(key_features.to(narrow), chunk_size)
+        chunked_values = _chunk(values, chunk_size)
+
+        def earlier(written: Tensor) -> Tensor:  # what all chunks before each one have written, in full precision
+            return _SumOfEarlier.apply(written.to(wide).unflatten(0, (batch * heads, -1)), False).flatten(0, 1)
+
+        earlier_memory = earlier(torch.bmm(keys.transpose(-1, -2), chunked_values))
+        earlier_mass = earlier(keys.sum(-2, keepdim=True, dtype=wide))
+        scores = torch.bmm(queries, keys.transpose(-1, -2)).tril_()
+
+        within = scores.sum(-1, keepdim=True, dtype=wide)
+        normaliser = torch.baddbmm(within, queries.to(wide), earlier_mass.transpose(-1, -2)) + eps
+        read = torch.baddbmm(torch.bmm(scores, chunked_values), queries, earlier_memory.to(narrow))
+        mixed = (read / normaliser).to(narrow)
+    return mixed.reshape(batch, heads, -1, values.shape[-1])[:, :, :length]
+
+
+def _chunk(x: Tensor, chunk_size: int) -> Tensor:
+    """(B, H, N, W) -> (B H G, C, W), padded with zeros at the end: a zero feature writes nothing."""
+    missing = -x.shape[-2] % chunk_size
+    if missing:
+        x = F.pad(x, (0, 0, 0, missing))
+    return x.reshape(-1, chunk_size, x.shape[-1])
+
+
+class _SumOfEarlier(torch.autograd.Function):
+    """out[:, g] = sum_{f<g} x[:, f] for x (B H, G, ., .): what all earlier chunks have written; ``f > g`` if reversed.
+
+    Not "inclusive sum minus own term": the subtraction would leave rounding errors as large as this chunk's own tokens,
+    which lie in the future of its first query. Slice by slice: on CPU ``torch.cumsum`` along a strided dimension takes
+    about four times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reverse: bool) -> Tensor:
+        ctx.reverse = reverse
+        order = range(x.shape[1])[:: -1 if reverse else 1]
+        out = torch.empty_like(x)
+        out[:, order[0]] = 0
+        for before, here in pairwise(order):
+            torch.add(out[:, before], x[:, before], out=out[:, here])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _SumOfEarlier.apply(grad, not ctx.reverse), None
+
+
+def init_state(batch_size: int, num_heads: int, slots: int, value_dim: int, device: torch.device) -> MemoryState:
+    """An empty memory, in float64 (float32 on MPS, which has nothing wider)."""
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    return MemoryState(
+        values=torch.zeros(batch_size, num_heads, slots, value_dim, dtype=dtype, device=device),
+        mass=torch.zeros(batch_size, num_heads, slots, dtype=dtype, device=device),
+    )
+
+
+def step(
+    query_features: Tensor, key_features: Tensor, values: Tensor, state: MemoryState, eps: float = 1e-6
+) -> tuple[Tensor, MemoryState]:
+    """One token: write, then read. O(K D) whatever the position.
+
+    Args:
+        query_features, key_features: (B, H, K). values: (B, H, D). state: overwritten.
+
+    Returns:
+        (B, H, D) in the dtype of ``values``, and the state with this token in it.
+    """
+    dtype = state.values.dtype
+    query, key = query_features.to(dtype), key_features.to(dtype)
+    state.values.addcmul_(key.unsqueeze(-1), values.to(dtype).unsqueeze(-2))
+    state.mass.add_(key)
+    read = (query.unsqueeze(-2) @ state.values).squeeze(-2)
+    normaliser = (query * state.mass).sum(-1, keepdim=True) + eps
+    return (read / normaliser).to(values.dtype), state

@@ -1,0 +1,24 @@
+"""Shared by all tests: one seed each, no network, and the place of real data."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", WANDB_MODE="offline", WANDB_SILENT="true")
+
+
+@pytest.fixture(autouse=True)
+def _same_seed_for_every_test() -> None:
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets named by GMA_DATA_DIR."""
+    folder = os.environ.get("GMA_DATA_DIR")
+    if not folder:
+        pytest.skip("GMA_DATA_DIR is not set: no real data to check against")
+    return Path(folder)

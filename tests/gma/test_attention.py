@@ -1,0 +1,81 @@
+"""What GMA has beyond the mixer contract: the definition end to end, cross-attention, responsibilities, state size."""
+
+import pytest
+import torch
+
+from gma import GaussianMixtureAttention
+from gma.ops import reference
+
+
+def heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def defined(
+    layer: GaussianMixtureAttention, x: torch.Tensor, context: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """The layer written out with the reference."""
+    mixture = (layer.mixture.means, layer.mixture.variances, layer.mixture.log_priors, layer.mixture.temperature)
+    queries = reference.responsibilities(heads(layer.q_proj(x), layer.num_heads), *mixture)
+    keys = reference.responsibilities(heads(layer.k_proj(context), layer.num_heads), *mixture)
+    mix = reference.causal_mix if layer.causal else reference.mix
+    mixed = mix(queries, keys, heads(layer.v_proj(context), layer.num_heads), mask, layer.eps)
+    return layer.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("route_dim", [None, 3, 20])
+def test_equals_the_definition_with_gradients_of_every_parameter(causal: bool, route_dim: int | None) -> None:
+    layer = GaussianMixtureAttention(12, 2, 5, route_dim, causal).double()
+    x = torch.randn(2, 77, 12, dtype=torch.float64)
+    mask = torch.arange(77) < torch.tensor([[77], [50]])
+    found, expected = layer(x, mask), defined(layer, x, x, mask)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    weight = torch.randn_like(found)
+    parameters = list(layer.parameters())
+    for mine, theirs in zip(
+        torch.autograd.grad(found, parameters, weight), torch.autograd.grad(expected, parameters, weight), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_cross_attention_reads_from_the_context_and_ignores_its_padding() -> None:
+    layer = GaussianMixtureAttention(12, 2, 5).double()
+    x, context = torch.randn(2, 9, 12, dtype=torch.float64), torch.randn(2, 31, 12, dtype=torch.float64)
+    mask = torch.arange(31) < torch.tensor([[31], [10]])
+    found = layer(x, mask, context)
+    torch.testing.assert_close(found, defined(layer, x, context, mask), rtol=1e-9, atol=1e-9)
+    changed = context.masked_fill(~mask.unsqueeze(-1), 1e3)
+    torch.testing.assert_close(layer(x, mask, changed), found, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="context is for causal=False"):
+        GaussianMixtureAttention(12, 2, 5, causal=True)(x.float(), mask, context.float())
+
+
+def test_responsibilities_are_distributions_over_components() -> None:
+    layer = GaussianMixtureAttention(12, 3, 7)
+    queries, keys = layer.responsibilities(torch.randn(2, 10, 12), torch.randn(2, 4, 12))
+    assert queries.shape == (2, 3, 10, 7)
+    assert keys.shape == (2, 3, 4, 7)
+    for gamma in (queries, keys):
+        assert (gamma >= 0).all()
+        torch.testing.assert_close(gamma.sum(-1), torch.ones(gamma.shape[:-1]))
+
+
+def test_state_holds_what_is_declared_at_any_length() -> None:
+    layer = GaussianMixtureAttention(12, 3, 7, causal=True)
+    state = layer.init_state(batch_size=2)
+    assert (
+        sum(tensor[0].numel() for tensor in state)
+        == layer.state_elements(1)
+        == layer.state_elements(10**6)
+        == 3 * 7 * 5
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("dim", 0), ("num_heads", 5), ("num_components", 0), ("route_dim", 0), ("eps", 0.0)]
+)
+def test_wrong_arguments_are_named_with_their_value(argument: str, value: float) -> None:
+    arguments = {"dim": 12, "num_heads": 3, "num_components": 4, argument: value}
+    with pytest.raises(ValueError, match=f"{argument}={value}.*must be"):
+        GaussianMixtureAttention(**arguments)

@@ -1,0 +1,56 @@
+"""The mixture: constraints, initialisation, refusals."""
+
+import math
+
+import pytest
+import torch
+
+from gma import GaussianMixture
+
+
+@pytest.mark.parametrize("route_dim", [1, 4, 16, 32, 64, 256])
+@pytest.mark.parametrize("components", [8, 64, 128])
+def test_initial_routing_is_soft_and_uses_every_component(components: int, route_dim: int) -> None:
+    mixture = GaussianMixture(4, components, route_dim)
+    gamma = mixture(torch.randn(1, 4, 4096, route_dim)).detach()
+    entropy = -(gamma * gamma.log()).sum(-1).mean()
+    assert entropy >= 0.5 * math.log(components)
+    assert gamma.mean((0, 2)).max() <= 4 / components
+
+
+def test_the_papers_plain_form_is_reachable_and_routes_hard_from_the_start() -> None:
+    plain = GaussianMixture(4, 64, 32, temperature=1.0, mean_spread=1.0, initial_variance=1.0)
+    assert plain.temperature == 1
+    torch.testing.assert_close(plain.means.std(), torch.tensor(1.0), rtol=0.05, atol=0)
+    gamma = plain(torch.randn(1, 4, 4096, 32)).detach().clamp(min=1e-30)
+    assert -(gamma * gamma.log()).sum(-1).mean() < 0.3 * math.log(64)
+
+
+def test_constraints_hold_for_any_parameters() -> None:
+    mixture = GaussianMixture(2, 6, 3, variance_floor=1e-3)
+    torch.testing.assert_close(mixture.variances, torch.full((2, 6, 3), 1.3))
+    torch.testing.assert_close(mixture.log_priors.exp(), torch.full((2, 6), 1 / 6))
+    with torch.no_grad():
+        mixture.raw_variances.fill_(-1e4)
+        mixture.prior_logits.normal_(std=30)
+    assert (mixture.variances >= 1e-3).all()
+    torch.testing.assert_close(mixture.log_priors.exp().sum(-1), torch.ones(2))
+    assert mixture(torch.randn(1, 2, 5, 3)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("num_heads", 0),
+        ("num_components", 0),
+        ("route_dim", -1),
+        ("temperature", 0.0),
+        ("mean_spread", -0.1),
+        ("initial_variance", 0.0),
+        ("variance_floor", 0.0),
+    ],
+)
+def test_wrong_arguments_are_named_with_their_value(argument: str, value: float) -> None:
+    arguments = {"num_heads": 2, "num_components": 4, "route_dim": 8, argument: value}
+    with pytest.raises(ValueError, match=f"{argument}={value}.*must be"):
+        GaussianMixture(**arguments)
