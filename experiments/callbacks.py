@@ -10,9 +10,7 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from torch import Tensor
 
-
-class NonFiniteLossError(Exception):
-    """The loss became NaN or infinite."""
+from experiments.errors import NonFiniteLossError
 
 
 class Throughput(Callback):

@@ -11,14 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.errors import RefusedError
+
 CONF = Path(__file__).parents[1] / "conf"
 
 # What decides a run's numbers. Everything else (devices, loggers, folders) may change without making it another run.
 IDENTITY = ("task", "model", "scale", "seed", "backbone", "train", "trainer.precision")
-
-
-class RefusedError(Exception):
-    """A request that cannot be run, said in one line for the person who typed it."""
 
 
 def identity(cfg: DictConfig) -> dict[str, Any]:

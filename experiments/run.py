@@ -7,26 +7,40 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import RefusedError, explain, register_resolvers, run_name
+from experiments.config import explain, register_resolvers, run_name
+from experiments.errors import NonFiniteLossError, RefusedError
+
+# What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
+# Hydra adds no words of its own.
+_failures: list[tuple[int, str]] = []
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def _run(cfg: DictConfig) -> None:
-    from hydra.core.hydra_config import HydraConfig
+    job = HydraConfig.get()
+    with _as_single_job(job.overrides.task):
+        try:
+            run_id = f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}"
+            _train(cfg, run_id, Path(job.runtime.output_dir))
+        except RefusedError as error:
+            _failures.append((2, str(error)))
+        except OmegaConfBaseException as error:
+            _failures.append((2, explain(error, job.overrides.task)))
+        except NonFiniteLossError as error:
+            _failures.append((1, f"{run_id}: {error}"))
 
+
+def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
     from experiments import summary, training  # heavy imports, once the command line is known to be good
 
-    job = HydraConfig.get()
-    folder = Path(job.runtime.output_dir)
-    run_id = f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}"
-    with _as_single_job(job.overrides.task):
-        result = training.run(cfg, run_id, folder)
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            summary.show(result, folder)
+    result = training.run(cfg, run_id, folder)
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        summary.show(result, folder)
 
 
 @contextmanager
@@ -51,23 +65,15 @@ def _as_single_job(overrides: Sequence[str]) -> Iterator[None]:
 
 def main() -> None:
     """The command. A request that can't be run ends in one line and status 2, a training gone wrong in status 1."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach the handlers below
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors of composition reach the handler below
     register_resolvers()
     try:
         _run()
-    except RefusedError as error:
-        _stop(str(error), 2)
     except (HydraException, OmegaConfBaseException) as error:
-        _stop(explain(error, sys.argv[1:]), 2)
-    except Exception as error:
-        if type(error).__name__ != "NonFiniteLossError":  # its module is heavy: --help must not import it
-            raise
-        _stop(str(error), 1)
-
-
-def _stop(message: str, status: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(status)
+        _failures.append((2, explain(error, sys.argv[1:])))
+    for _, message in _failures:
+        print(f"error: {message}", file=sys.stderr)
+    sys.exit(max((status for status, _ in _failures), default=0))
 
 
 if __name__ == "__main__":

@@ -239,6 +239,11 @@ def _quiet_lightning() -> Iterator[None]:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        for message in (".*does not have many workers.*", ".*infer the `batch_size`.*", ".*LeafSpec.*"):
+        for message in (
+            ".*many workers.*",
+            ".*infer the `batch_size`.*",
+            ".*LeafSpec.*",
+            ".*exists and is not empty.*",
+        ):
             warnings.filterwarnings("ignore", message)
         yield

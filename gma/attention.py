@@ -25,8 +25,8 @@ class GaussianMixtureAttention(SequenceMixer):
         num_components: K.
         route_dim: R, the width of queries and keys; ``None`` takes D.
         causal: whether output i sees inputs 0 .. i only.
-        temperature, mean_spread, initial_variance, variance_floor: of the mixture, see :class:`GaussianMixture`; the
-            paper's exact form is ``temperature=1, mean_spread=1, initial_variance=1``.
+        temperature, mean_spread, equal_norms, initial_variance, variance_floor: of the mixture, see
+            :class:`GaussianMixture`; the paper's exact form is ``temperature=1, equal_norms=False``.
         bias: whether the four projections have one.
         eps: added to the normaliser.
 
@@ -50,8 +50,9 @@ class GaussianMixtureAttention(SequenceMixer):
         causal: bool = False,
         *,
         temperature: float | None = None,
-        mean_spread: float = 0.3,
-        initial_variance: float = 1.3,
+        mean_spread: float = 1.0,
+        equal_norms: bool = True,
+        initial_variance: float = 1.0,
         variance_floor: float = 1e-4,
         bias: bool = True,
         eps: float = 1e-6,
@@ -67,6 +68,7 @@ class GaussianMixtureAttention(SequenceMixer):
             self.route_dim,
             temperature=temperature,
             mean_spread=mean_spread,
+            equal_norms=equal_norms,
             initial_variance=initial_variance,
             variance_floor=variance_floor,
         )

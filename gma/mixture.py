@@ -16,15 +16,16 @@ from gma.ops import routing
 class GaussianMixture(nn.Module):
     """pi_k, mu_k and sigma_k^2 = softplus(omega_k) + eps_sigma of each head, and the responsibilities they give.
 
-    The initialisation leaves routing soft and every component used: for inputs of unit variance the log densities,
-    divided by the default temperature sqrt(R), differ between components by an amount that does not grow with R. With
-    ``temperature=1, mean_spread=1, initial_variance=1``, the paper's plain form, every token belongs to one or two
-    components from the start at R = 32, and few of them stay in use.
+    The initialisation leaves routing soft and every component used, at any R: for inputs of unit variance the log
+    densities, divided by the default temperature sqrt(R), differ between components by about one, and means of one norm
+    leave no component nearer to all inputs than the others. The paper's plain form is ``temperature=1,
+    equal_norms=False``: there every token belongs to one or two components from the start at R = 32.
 
     Args:
         num_heads: H. num_components: K. route_dim: R.
         temperature: tau, divides the log density (not the prior); ``None`` is sqrt(R), the paper has 1.
-        mean_spread: standard deviation of the initial means.
+        mean_spread: root mean square of the coordinates of the initial means.
+        equal_norms: whether initial means are normal draws scaled to one norm, mean_spread sqrt(R), or left as drawn.
         initial_variance: of every component in every coordinate.
         variance_floor: eps_sigma; no variance falls below it.
 
@@ -40,8 +41,9 @@ class GaussianMixture(nn.Module):
         route_dim: int,
         *,
         temperature: float | None = None,
-        mean_spread: float = 0.3,
-        initial_variance: float = 1.3,
+        mean_spread: float = 1.0,
+        equal_norms: bool = True,
+        initial_variance: float = 1.0,
         variance_floor: float = 1e-4,
     ) -> None:
         super().__init__()
@@ -57,6 +59,7 @@ class GaussianMixture(nn.Module):
         self.temperature = math.sqrt(route_dim) if temperature is None else float(temperature)
         self.variance_floor = variance_floor
         self.mean_spread = mean_spread
+        self.equal_norms = equal_norms
         self.initial_variance = initial_variance
         self.means = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
         self.raw_variances = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
@@ -67,6 +70,10 @@ class GaussianMixture(nn.Module):
     def reset_parameters(self) -> None:
         """Draw new means; set variances to ``initial_variance`` and priors to 1/K."""
         self.means.normal_(std=self.mean_spread)
+        route_dim = self.means.shape[-1]
+        if self.equal_norms and route_dim > 1:  # with R = 1 only two different means would be left
+            norms = self.means.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            self.means.mul_(self.mean_spread * math.sqrt(route_dim) / norms)
         above_floor = self.initial_variance - self.variance_floor
         self.raw_variances.fill_(above_floor + math.log(-math.expm1(-above_floor)))  # the inverse of softplus
         self.prior_logits.zero_()

@@ -19,7 +19,7 @@ def test_initial_routing_is_soft_and_uses_every_component(components: int, route
 
 
 def test_the_papers_plain_form_is_reachable_and_routes_hard_from_the_start() -> None:
-    plain = GaussianMixture(4, 64, 32, temperature=1.0, mean_spread=1.0, initial_variance=1.0)
+    plain = GaussianMixture(4, 64, 32, temperature=1.0, equal_norms=False)
     assert plain.temperature == 1
     torch.testing.assert_close(plain.means.std(), torch.tensor(1.0), rtol=0.05, atol=0)
     gamma = plain(torch.randn(1, 4, 4096, 32)).detach().clamp(min=1e-30)
@@ -28,7 +28,7 @@ def test_the_papers_plain_form_is_reachable_and_routes_hard_from_the_start() -> 
 
 def test_constraints_hold_for_any_parameters() -> None:
     mixture = GaussianMixture(2, 6, 3, variance_floor=1e-3)
-    torch.testing.assert_close(mixture.variances, torch.full((2, 6, 3), 1.3))
+    torch.testing.assert_close(mixture.variances, torch.full((2, 6, 3), 1.0))
     torch.testing.assert_close(mixture.log_priors.exp(), torch.full((2, 6), 1 / 6))
     with torch.no_grad():
         mixture.raw_variances.fill_(-1e4)

@@ -1,0 +1,42 @@
+"""Composed configs and runs small enough for a test."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from experiments.config import CONF, register_resolvers
+
+# ListOps with expressions of up to 60 tokens: the whole path in seconds.
+TINY = [
+    "scale=smoke",
+    "logger=none",
+    "trainer=cpu",
+    "task.data.min_length=5",
+    "task.data.max_length=60",
+    "task.data.length=64",
+    "train.steps=12",
+    "train.validate_every=4",
+    "train.warmup_steps=2",
+]
+
+
+@pytest.fixture
+def configure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfig]:
+    """``configure("model=sdpa", ...)``: the tiny config with these overrides on top."""
+    cache = tmp_path_factory.getbasetemp() / "cache"
+
+    def make(*overrides: str) -> DictConfig:
+        register_resolvers()
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", [*TINY, f"cache_dir={cache}", *overrides])
+
+    return make
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """Overrides that make the command line run the tiny config, in a folder of the test's own."""
+    return [*TINY, f"cache_dir={tmp_path / 'cache'}", f"hydra.run.dir={tmp_path / 'run'}"]
