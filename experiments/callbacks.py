@@ -8,6 +8,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
+from rich import get_console
 from torch import Tensor
 
 from experiments.errors import NonFiniteLossError
@@ -138,10 +139,8 @@ class ProgressBar(RichProgressBar):
         shown = {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items() if "/" in name}
         speed = f"{self.throughput.tokens_per_second * trainer.world_size:,.0f} tokens/s"
         line = "  ".join(f"{name} {value}" for name, value in sorted(shown.items()))
-        console = self.progress.console if self.progress is not None else None
-        (console.print if console else print)(
-            f"step {trainer.global_step}/{trainer.num_training_batches}  {line}  {speed}"
-        )
+        console = self.progress.console if self.progress is not None else get_console()
+        console.print(f"step {trainer.global_step}/{trainer.num_training_batches}  {line}  {speed}", soft_wrap=True)
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "Training"

@@ -20,7 +20,7 @@ def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
         os.environ["WANDB_MODE"] = "offline"
     os.environ.setdefault("WANDB_SILENT", "true")
     task, model, _run = run_id.rsplit("/", 2)
-    return instantiate(
+    logger = instantiate(
         cfg.logger,
         save_dir=str(folder),
         id=run_id.replace("/", "-"),
@@ -29,6 +29,8 @@ def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
         tags=[task, model, cfg.scale],
         resume="allow",
     )
+    logger._wandb_init.pop("anonymous", None)  # Lightning passes it always, wandb warns of it always
+    return logger
 
 
 def has_wandb_key() -> bool:

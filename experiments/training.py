@@ -1,11 +1,9 @@
-"""Train a classifier, test its best and its last checkpoint, write the result."""
+"""Train, test the best and the last checkpoint, write the result."""
 
-import hashlib
 import logging
-import math
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,91 +13,16 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
-from data.batch import Batch
 from experiments import machine, results
 from experiments.batching import Batches
 from experiments.build import build_data, build_model, check_training
 from experiments.callbacks import ProgressBar, StopOnNonFiniteLoss, Throughput
+from experiments.classification import Classification
 from experiments.config import config_hash, refusing
 from experiments.loggers import build_logger
 
 MONITOR = "val/accuracy"
-
-
-class Classification(lightning.LightningModule):
-    """Cross-entropy on the logits of ``model``; accuracy and mean loss over a whole split.
-
-    Args:
-        model: (inputs, mask) -> logits (B, num_classes).
-        num_classes: of the labels.
-        train: the config's ``train`` node.
-        seed: of dropout; each step draws from (seed, step, rank) alone, so that a resumed run repeats it.
-    """
-
-    def __init__(self, model: nn.Module, num_classes: int, train: DictConfig, seed: int) -> None:
-        super().__init__()
-        self.model, self.train_config, self.seed = model, train, seed
-        self.accuracies = nn.ModuleDict(
-            {split: MulticlassAccuracy(num_classes, average="micro") for split in ("val", "test")}
-        )
-        self.losses = nn.ModuleDict({split: MeanMetric() for split in ("val", "test")})
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        key = f"{self.seed} {self.global_step} {self.global_rank}".encode()
-        torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "big"))
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self.model(batch.inputs, batch.mask).float()
-        loss = F.cross_entropy(logits, batch.labels)
-        accuracy = (logits.argmax(-1) == batch.labels).float().mean()
-        self.log("train/loss", loss, prog_bar=True, sync_dist=True)
-        self.log("train/accuracy", accuracy, sync_dist=True)
-        return loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "val", prog_bar=True)
-
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._evaluate(batch, ("val", "test")[dataloader_idx], logger=False)
-
-    def _evaluate(self, batch: Batch, split: str, **log: Any) -> None:
-        logits = self.model(batch.inputs, batch.mask).float()
-        self.accuracies[split](logits, batch.labels)
-        self.losses[split](F.cross_entropy(logits, batch.labels), weight=len(batch.labels))
-        for name, metric in (("accuracy", self.accuracies[split]), ("loss", self.losses[split])):
-            self.log(f"{split}/{name}", metric, on_step=False, on_epoch=True, add_dataloader_idx=False, **log)
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        decayed = {module.weight for module in self.model.modules() if isinstance(module, nn.Linear)}
-        groups = [
-            {"params": [p for p in self.parameters() if p in decayed], "weight_decay": self.train_config.weight_decay},
-            {"params": [p for p in self.parameters() if p not in decayed], "weight_decay": 0.0},
-        ]
-        fused = self.device.type in ("cpu", "cuda")
-        optimizer = torch.optim.AdamW(
-            groups, lr=self.train_config.learning_rate, betas=tuple(self.train_config.betas), fused=fused
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate_factor(self.train_config))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def learning_rate_factor(train: DictConfig) -> Callable[[int], float]:
-    """Linear warm-up to 1, then ``cosine`` to zero at the last step, or ``inverse_sqrt``: sqrt(warm-up / step)."""
-    warmup, steps = train.warmup_steps, train.steps
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        if train.schedule == "inverse_sqrt":
-            return math.sqrt(max(1, warmup) / max(1, step))
-        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-    return factor
 
 
 def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
@@ -115,31 +38,30 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     gpu = machine.uses_gpu(cfg.trainer.accelerator)
     raised = cfg.trainer.raise_malloc_thresholds and not gpu and machine.raise_malloc_thresholds()
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
-    with refusing():
+    throughput = Throughput()
+    with _quiet_lightning(), refusing():
         check_training(cfg)
         data = build_data(cfg)
         model = build_model(cfg, data)
         module = Classification(model, data.num_classes, cfg.train, cfg.seed)
-        checkpoints = folder / "checkpoints"
-        throughput = Throughput()
         trainer = build_trainer(cfg, run_id, folder, throughput)
-    with refusing():
         splits = data.load()
         batches = Batches(data, splits, cfg.train.batch_size, cfg.train.steps, cfg.seed, _num_workers(cfg, gpu))
-    if cfg.resume == "never" and trainer.is_global_zero:
-        result_file.unlink(missing_ok=True)
-        shutil.rmtree(checkpoints, ignore_errors=True)
 
+    best, last = (folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if trainer.is_global_zero:
-        print(f"{run_id}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
-    last = checkpoints / "last.ckpt"
+        if cfg.resume == "never":
+            result_file.unlink(missing_ok=True)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        sitting = f"resumed from {last.name}" if last.exists() else "started"
+        print(f"{run_id} {sitting}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
     with _quiet_lightning():
         trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=False)
         trainer.save_checkpoint(last)
+        best_step, last_step = (_load(checkpoint)["global_step"] for checkpoint in (best, last))
         metrics_last = _test(trainer, module, batches, last)
-        best = checkpoints / "best.ckpt"
-        metrics = _test(trainer, module, batches, best)
+        metrics = metrics_last if best_step == last_step else _test(trainer, module, batches, best)
     tokens = int(trainer.strategy.reduce(torch.tensor(throughput.tokens, dtype=torch.float64), reduce_op="sum"))
     result = results.Result(
         run_id=run_id,
@@ -152,8 +74,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         metrics_last=metrics_last,
         checkpoints={
             "chosen_by": MONITOR,
-            "best": {"file": "checkpoints/best.ckpt", "step": _load(best)["global_step"]},
-            "last": {"file": "checkpoints/last.ckpt", "step": _load(last)["global_step"]},
+            "best": {"file": "checkpoints/best.ckpt", "step": best_step},
+            "last": {"file": "checkpoints/last.ckpt", "step": last_step},
         },
         floors=data.floors(splits),
         parameters=parameters,

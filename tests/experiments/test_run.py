@@ -74,7 +74,7 @@ def test_a_bad_request_is_answered_in_one_line(tmp_path: Path, arguments: list[s
 
 
 def test_kill_in_the_middle_then_the_same_command_gives_the_same_result(command: list[str], tmp_path: Path) -> None:
-    arguments = [*command, "train.steps=400", "train.validate_every=20"]
+    arguments = [*command, "train.steps=150", "train.validate_every=10"]
     process = start(arguments, start_new_session=True)
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 120

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 from experiments import results, training
+from experiments.classification import Classification, learning_rate_factor
 from experiments.config import config_hash
 from experiments.errors import NonFiniteLossError, RefusedError
 
@@ -82,16 +83,16 @@ def test_a_run_goes_on_from_its_last_checkpoint_to_the_same_numbers(
     """Stopped in the middle of step 10, two steps after a checkpoint; dropout on, so that its draws matter."""
     overrides = ("backbone.dropout=0.2",)
     whole = run(*overrides, folder="whole")
-    step = training.Classification.training_step
+    step = Classification.training_step
     seen: list[int] = []
 
-    def stopping(self: training.Classification, batch: object, batch_idx: int) -> torch.Tensor:
+    def stopping(self: Classification, batch: object, batch_idx: int) -> torch.Tensor:
         seen.append(batch_idx)
         if len(seen) == 10:
             raise RuntimeError("power cut")
         return step(self, batch, batch_idx)
 
-    monkeypatch.setattr(training.Classification, "training_step", stopping)
+    monkeypatch.setattr(Classification, "training_step", stopping)
     with pytest.raises(RuntimeError, match="power cut"):
         run(*overrides)
     assert not (tmp_path / "run" / "result.json").exists()
@@ -145,7 +146,7 @@ def test_a_bad_data_file_is_refused_in_one_line(run: Callable[..., results.Resul
 @pytest.mark.parametrize("schedule", ["cosine", "inverse_sqrt"])
 def test_learning_rate_warms_up_to_its_peak_and_falls(configure: Callable[..., DictConfig], schedule: str) -> None:
     train = configure(f"train.schedule={schedule}", "train.steps=100", "train.warmup_steps=10").train
-    factor = training.learning_rate_factor(train)
+    factor = learning_rate_factor(train)
     values = [factor(step) for step in range(101)]
     assert values[0] == pytest.approx(1 / 11)
     assert max(values) == values[10] == 1
@@ -157,7 +158,7 @@ def test_learning_rate_warms_up_to_its_peak_and_falls(configure: Callable[..., D
 def test_only_matrices_decay(configure: Callable[..., DictConfig]) -> None:
     cfg = configure()
     data = training.build_data(cfg)
-    module = training.Classification(training.build_model(cfg, data), data.num_classes, cfg.train, cfg.seed)
+    module = Classification(training.build_model(cfg, data), data.num_classes, cfg.train, cfg.seed)
     groups = module.configure_optimizers()["optimizer"].param_groups
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     decayed = {names[id(parameter)] for parameter in groups[0]["params"]}
