@@ -42,7 +42,7 @@ class Throughput(Callback):
         self._pause()
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        if trainer.training or trainer.state.fn == "fit":
+        if trainer.state.fn == "fit":
             self._resume()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:

@@ -47,14 +47,15 @@ def register_resolvers() -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a complaint about the request (ValueError, missing file, failed ``_target_``) into :class:`RefusedError`."""
+    """Turn a complaint about the request (a value, file or device, a failed target) into :class:`RefusedError`."""
     from hydra.errors import InstantiationException
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
     except InstantiationException as error:
         raise RefusedError(_first_line(error.__cause__ or error)) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MisconfigurationException) as error:
         raise RefusedError(_first_line(error)) from error
 
 

@@ -5,7 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     """
     result_file = folder / results.FILE_NAME
     if cfg.resume == "auto" and result_file.exists():
-        return results.read(result_file)
+        result = results.read(result_file)
+        print(f"{run_id} was finished at {result.finished_at}; resume=never runs it again")
+        return result
+    git = machine.git_state()
     gpu = machine.uses_gpu(cfg.trainer.accelerator)
     raised = cfg.trainer.raise_malloc_thresholds and not gpu and machine.raise_malloc_thresholds()
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -49,20 +52,21 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         batches = Batches(data, splits, cfg.train.batch_size, cfg.train.steps, cfg.seed, _num_workers(cfg, gpu))
 
     best, last = (folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
+    resuming = cfg.resume == "auto" and last.exists()
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if trainer.is_global_zero:
         if cfg.resume == "never":
             result_file.unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        sitting = f"resumed from {last.name}" if last.exists() else "started"
-        print(f"{run_id} {sitting}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
+        began = "resumed" if resuming else "started"
+        print(f"{run_id} {began}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
     with _quiet_lightning():
-        trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=False)
+        trainer.fit(module, batches, ckpt_path=last if resuming else None, weights_only=False)
         trainer.save_checkpoint(last)
         best_step, last_step = (_load(checkpoint)["global_step"] for checkpoint in (best, last))
         metrics_last = _test(trainer, module, batches, last)
         metrics = metrics_last if best_step == last_step else _test(trainer, module, batches, best)
-    tokens = int(trainer.strategy.reduce(torch.tensor(throughput.tokens, dtype=torch.float64), reduce_op="sum"))
+    tokens = int(trainer.strategy.reduce(torch.tensor(throughput.tokens, device=trainer.strategy.root_device), "sum"))
     result = results.Result(
         run_id=run_id,
         task=cfg.task.name,
@@ -94,10 +98,10 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         },
         config=OmegaConf.to_container(cfg, resolve=True),
         config_hash=config_hash(cfg),
-        git=machine.git_state(),
+        git=git,
         versions=machine.versions(),
         machine=machine.describe(),
-        finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     if trainer.is_global_zero:
         result.write(folder)

@@ -105,6 +105,25 @@ def test_a_run_goes_on_from_its_last_checkpoint_to_the_same_numbers(
     assert resumed.sittings == 2
 
 
+def test_a_run_killed_between_training_and_result_only_tests_again(
+    run: Callable[..., results.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run()
+    (tmp_path / "run" / "result.json").unlink()
+    capsys.readouterr()
+    second = run()
+    assert "resumed" in capsys.readouterr().out
+    for name in ("metrics", "metrics_last", "checkpoints", "steps", "tokens_seen", "train_seconds"):
+        assert getattr(second, name) == getattr(first, name), name
+
+
+def test_a_missing_gpu_is_refused_in_one_line(run: Callable[..., results.Result]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(RefusedError, match="gpu"):
+        run("trainer=gpu")
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
     run: Callable[..., results.Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

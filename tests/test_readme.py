@@ -1,0 +1,73 @@
+"""The README keeps its word: its commands compose, its code runs, its map of the tree is true, its figures real."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import results
+from experiments.config import CONF, register_resolvers
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    line.split("python -m experiments.run ", 1)[1]
+    for language, block in BLOCKS
+    if language == "bash"
+    for line in block.splitlines()
+    if "python -m experiments.run " in line
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_every_run_command_composes(arguments: str) -> None:
+    register_resolvers()
+    overrides = [argument for argument in shlex.split(arguments) if not argument.startswith("-")]
+    jobs = [override.split(",")[0] for override in overrides]  # of a multirun, the first
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        compose("config", jobs)
+
+
+def test_python_blocks_run() -> None:
+    blocks = [block for language, block in BLOCKS if language == "python"]
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_map_of_the_tree_is_complete_and_true() -> None:
+    (tree,) = (block for language, block in BLOCKS if language == "" and "gma/  " in block)
+    folder, named = "", set()
+    for line in tree.splitlines():
+        names = [word for word in line[:25].split() if word.endswith(("/", ".py"))]
+        if not line.startswith(" "):
+            folder = names[0]
+            named.add(folder)
+        else:
+            named |= {folder + name for name in names}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("gma", "baselines", "data", "experiments")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert modules <= named
+
+
+def test_figures_of_the_results_table_are_those_of_the_reference_results() -> None:
+    rows = {}
+    for path in results.find(ROOT / "experiments" / "reference"):
+        result = results.read(path)
+        metrics, last = result.metrics["test/accuracy"], result.metrics_last["test/accuracy"]
+        speed = f"{result.tokens_per_second:,.0f}"
+        rows[path] = (
+            f"| `{result.model}` | {metrics:.4f} | {last:.4f} | {result.parameters:,} | {speed} |"
+            f" {result.wall_seconds:.0f} |"
+        )
+    assert rows
+    for path, row in rows.items():
+        assert row in README, f"{path}: {row}"
