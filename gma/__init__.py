@@ -4,8 +4,10 @@ from gma.attention import GaussianMixtureAttention
 from gma.backbone import Block, SequenceModel
 from gma.embedding import ContinuousEmbedding, LearnedPositions, NoPositions, SinusoidalPositions, TokenEmbedding
 from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead
+from gma.memory_mixer import MemoryMixer
 from gma.mixer import SequenceMixer
 from gma.mixture import GaussianMixture
+from gma.multi_head import MultiHeadMixer
 
 __all__ = [
     "Block",
@@ -17,6 +19,8 @@ __all__ = [
     "LanguageModelHead",
     "LearnedPositions",
     "MeanPoolHead",
+    "MemoryMixer",
+    "MultiHeadMixer",
     "NoPositions",
     "SequenceMixer",
     "SequenceModel",

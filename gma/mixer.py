@@ -20,21 +20,16 @@ class SequenceMixer(nn.Module, ABC):
 
     Args:
         dim: width of the tokens, in and out.
-        num_heads: heads; must divide ``dim``.
         causal: if true, output ``i`` depends on inputs ``0 .. i`` only, and ``init_state`` and ``step`` work.
 
     Raises:
-        ValueError: if ``dim`` or ``num_heads`` is below 1, or ``num_heads`` does not divide ``dim``.
+        ValueError: if ``dim`` is below 1.
     """
 
-    def __init__(self, dim: int, num_heads: int, causal: bool) -> None:
+    def __init__(self, dim: int, causal: bool) -> None:
         super().__init__()
         require(dim >= 1, "dim", dim, "at least 1")
-        require(num_heads >= 1, "num_heads", num_heads, "at least 1")
-        require(dim % num_heads == 0, "num_heads", num_heads, f"a divisor of dim={dim}")
         self.dim = dim
-        self.num_heads = num_heads
-        self.head_dim = dim // num_heads
         self.causal = causal
 
     @abstractmethod

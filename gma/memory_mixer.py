@@ -1,0 +1,95 @@
+"""Attention whose tokens meet in a memory of K slots, whatever decides who writes and reads where.
+
+Shapes: B batch, N tokens, M context tokens, H heads, K slots, R width of queries and keys, D = dim / H value width.
+"""
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from gma.mixer import require
+from gma.multi_head import MultiHeadMixer
+from gma.ops import memory
+
+
+class MemoryMixer(MultiHeadMixer):
+    """Attention through a memory of K slots: keys write values by their features, queries read by theirs.
+
+    O = Q (K^T V) / (Q K^T 1 + eps) with non-negative features Q and K; causally, with prefix sums. Linear in N, and the
+    decoding state is K (D + 1) numbers a head. A subclass says what the features are.
+
+    Args:
+        slots: K, the number of features.
+        eps: added to the normaliser.
+        dim, num_heads, causal, route_dim, bias: see :class:`MultiHeadMixer`.
+
+    Raises:
+        ValueError: for an ``eps`` that is not positive, and as :class:`MultiHeadMixer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        causal: bool,
+        slots: int,
+        route_dim: int | None = None,
+        bias: bool = True,
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__(dim, num_heads, causal, route_dim, bias)
+        require(eps > 0, "eps", eps, "positive")
+        self.slots = slots
+        self.eps = eps
+
+    @abstractmethod
+    def query_features(self, queries: Tensor) -> Tensor:
+        """Projected queries (B, H, N, R) -> non-negative features (B, H, N, K), in float32 or better."""
+
+    @abstractmethod
+    def key_features(self, keys: Tensor) -> Tensor:
+        """Projected keys (B, H, M, R) -> non-negative features (B, H, M, K), each a function of its key alone."""
+
+    def features(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Features (B, H, N, K) of the queries of ``x`` and (B, H, M, K) of the keys of ``context`` (default ``x``)."""
+        keys = self.k_proj(x if context is None else context)
+        return self.query_features(self.split_heads(self.q_proj(x))), self.key_features(self.split_heads(keys))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, context: Tensor | None = None) -> Tensor:
+        """Mix ``x`` with itself, or read from ``context`` (cross-attention, bidirectional only).
+
+        Args:
+            x: (B, N, dim).
+            mask: bool, true for real tokens among those that are written: (B, N), or (B, M) with a context.
+            context: (B, M, dim).
+
+        Returns:
+            (B, N, dim).
+
+        Raises:
+            ValueError: for a context given to a causal mixer.
+        """
+        if context is not None and self.causal:
+            raise ValueError("context is for causal=False only: a causal mixer has no order between x and context")
+        queries, keys = self.features(x, context)
+        values = self.split_heads(self.v_proj(x if context is None else context))
+        mix = memory.causal_mix if self.causal else memory.mix
+        return self.merge_heads(mix(queries, keys, values, mask, self.eps))
+
+    def init_state(self, batch_size: int) -> memory.MemoryState:
+        """An empty memory of (B, H, K, D) values and (B, H, K) masses, in float64."""
+        self.require_causal("init_state")
+        return memory.init_state(batch_size, self.num_heads, self.slots, self.head_dim, self.v_proj.weight.device)
+
+    def step(self, x: Tensor, state: memory.MemoryState) -> tuple[Tensor, memory.MemoryState]:
+        """One token (B, dim) in time and memory that do not depend on its position."""
+        self.require_causal("step")
+        x = x.unsqueeze(1)
+        queries, keys = self.features(x)
+        values = self.split_heads(self.v_proj(x))
+        mixed, state = memory.step(queries.squeeze(2), keys.squeeze(2), values.squeeze(2), state, self.eps)
+        return self.merge_heads(mixed.unsqueeze(2)).squeeze(1), state
+
+    def state_elements(self, length: int) -> int:
+        """K (D + 1) H, whatever the length."""
+        return self.num_heads * self.slots * (self.head_dim + 1)
