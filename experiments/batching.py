@@ -107,28 +107,36 @@ class Batches(lightning.LightningDataModule):
         data: the data set object. splits: what its ``load`` returned.
         batch_size: over all ranks. steps, seed: see :class:`TrainBatches`.
         num_workers: processes that collate; 0 is this one.
+        world_size: ranks that share a batch.
 
     Raises:
         ValueError: if the ranks don't divide ``batch_size``, or a split is too small.
     """
 
     def __init__(
-        self, data: Any, splits: DatasetDict, batch_size: int, steps: int, seed: int, num_workers: int
+        self,
+        data: Any,
+        splits: DatasetDict,
+        batch_size: int,
+        steps: int,
+        seed: int,
+        num_workers: int = 0,
+        world_size: int = 1,
     ) -> None:
         super().__init__()
         rows = len(splits["train"])
         if batch_size > rows:
             raise ValueError(f"train.batch_size={batch_size} is not allowed: the train split has only {rows} rows")
+        if batch_size % world_size:
+            raise ValueError(
+                f"train.batch_size={batch_size} is not allowed: it must be a multiple of the {world_size} processes"
+                " that share it"
+            )
         self.data, self.splits = data, splits
         self.batch_size, self.steps, self.seed, self.num_workers = batch_size, steps, seed, num_workers
 
     def train_dataloader(self) -> DataLoader:
         """From the trainer's current step on."""
-        if self.batch_size % self.trainer.world_size:
-            raise ValueError(
-                f"train.batch_size={self.batch_size} is not allowed: it must be a multiple of the"
-                f" {self.trainer.world_size} processes that share it"
-            )
         sampler = TrainBatches(
             _lengths(self.splits["train"]),
             self.batch_size,

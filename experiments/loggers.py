@@ -2,12 +2,17 @@
 
 import netrc
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
+
+from experiments.results import Result
 
 
 def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
@@ -31,6 +36,32 @@ def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
     )
     logger._wandb_init.pop("anonymous", None)  # Lightning passes it always, wandb warns of it always
     return logger
+
+
+def mirror(result: Result, loggers: Sequence[Logger]) -> None:
+    """Log what ``result.json`` says to every logger: metrics of both checkpoints, floors, cost."""
+    metrics = dict(result.metrics)
+    metrics |= {f"last/{name}": value for name, value in result.metrics_last.items()}
+    metrics |= {f"floor/{name}": value for name, value in result.floors.items()}
+    for name in (
+        "parameters",
+        "tokens_seen",
+        "tokens_per_second",
+        "train_seconds",
+        "wall_seconds",
+        "peak_memory_bytes",
+    ):
+        metrics[name] = getattr(result, name)
+    for logger in loggers:
+        logger.log_metrics(metrics, step=result.steps)
+        logger.finalize("success")
+
+
+def finish() -> None:
+    """End the W&B run of this job, if it has one: else the next job of a multirun would go on writing into it."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        wandb.finish()
 
 
 def has_wandb_key() -> bool:

@@ -36,9 +36,12 @@ def _run(cfg: DictConfig) -> None:
 
 
 def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
-    from experiments import summary, training  # heavy imports, once the command line is known to be good
+    from experiments import loggers, summary, training  # heavy imports, once the command line is known to be good
 
-    result = training.run(cfg, run_id, folder)
+    try:
+        result = training.run(cfg, run_id, folder)
+    finally:
+        loggers.finish()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         summary.show(result, folder)
 

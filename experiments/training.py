@@ -20,7 +20,7 @@ from experiments.build import build_data, build_model, check_training
 from experiments.callbacks import ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
 from experiments.config import config_hash, refusing
-from experiments.loggers import build_logger
+from experiments.loggers import build_logger, mirror
 
 MONITOR = "val/accuracy"
 
@@ -49,7 +49,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         module = Classification(model, data.num_classes, cfg.train, cfg.seed)
         trainer = build_trainer(cfg, run_id, folder, throughput)
         splits = data.load()
-        batches = Batches(data, splits, cfg.train.batch_size, cfg.train.steps, cfg.seed, _num_workers(cfg, gpu))
+        workers = _num_workers(cfg, gpu)
+        batches = Batches(data, splits, cfg.train.batch_size, cfg.train.steps, cfg.seed, workers, trainer.world_size)
 
     best, last = (folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
     resuming = cfg.resume == "auto" and last.exists()
@@ -60,13 +61,17 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         began = "resumed" if resuming else "started"
         print(f"{run_id} {began}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
+    for logger in trainer.loggers:
+        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
     with _quiet_lightning():
         trainer.fit(module, batches, ckpt_path=last if resuming else None, weights_only=False)
         trainer.save_checkpoint(last)
         best_step, last_step = (_load(checkpoint)["global_step"] for checkpoint in (best, last))
         metrics_last = _test(trainer, module, batches, last)
         metrics = metrics_last if best_step == last_step else _test(trainer, module, batches, best)
-    tokens = int(trainer.strategy.reduce(torch.tensor(throughput.tokens, device=trainer.strategy.root_device), "sum"))
+    tokens = int(
+        trainer.strategy.reduce(torch.tensor(throughput.tokens, device=trainer.strategy.root_device), reduce_op="sum")
+    )
     result = results.Result(
         run_id=run_id,
         task=cfg.task.name,
@@ -105,9 +110,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     )
     if trainer.is_global_zero:
         result.write(folder)
-        for logger in trainer.loggers:
-            logger.log_metrics(result.metrics, step=result.steps)
-            logger.finalize("success")
+        mirror(result, trainer.loggers)
     return result
 
 

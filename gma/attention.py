@@ -6,6 +6,7 @@ Shapes: B batch, N tokens, M context tokens, H heads, K components, R routing wi
 from torch import Tensor
 
 from gma.memory_mixer import MemoryMixer
+from gma.mixer import require
 from gma.mixture import GaussianMixture
 
 
@@ -54,6 +55,7 @@ class GaussianMixtureAttention(MemoryMixer):
         bias: bool = True,
         eps: float = 1e-6,
     ) -> None:
+        require(num_components >= 1, "num_components", num_components, "at least 1")
         super().__init__(dim, num_heads, causal, num_components, route_dim, bias, eps)
         self.mixture = GaussianMixture(
             num_heads,

@@ -19,7 +19,7 @@ class MemoryMixer(MultiHeadMixer):
     decoding state is K (D + 1) numbers a head. A subclass says what the features are.
 
     Args:
-        slots: K, the number of features.
+        slots: K, the number of features; ``None`` takes R.
         eps: added to the normaliser.
         dim, num_heads, causal, route_dim, bias: see :class:`MultiHeadMixer`.
 
@@ -32,14 +32,15 @@ class MemoryMixer(MultiHeadMixer):
         dim: int,
         num_heads: int,
         causal: bool,
-        slots: int,
+        slots: int | None = None,
         route_dim: int | None = None,
         bias: bool = True,
         eps: float = 1e-6,
     ) -> None:
         super().__init__(dim, num_heads, causal, route_dim, bias)
+        require(slots is None or slots >= 1, "slots", slots, "at least 1, or None for the width of queries and keys")
         require(eps > 0, "eps", eps, "positive")
-        self.slots = slots
+        self.slots = self.route_dim if slots is None else slots
         self.eps = eps
 
     @abstractmethod

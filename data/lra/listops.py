@@ -76,7 +76,7 @@ class ListOps:
         self.min_length, self.max_length, self.length = min_length, max_length, length
         self.seed = seed
         self.folder = None if folder is None else Path(folder).expanduser()
-        self.processes = processes or len(os.sched_getaffinity(0))
+        self.processes = processes or _cores()
         if self.folder is not None:
             missing = [name for name in LRA_FILES.values() if not (self.folder / name).is_file()]
             if missing:
@@ -178,6 +178,10 @@ class ListOps:
         if not lines or lines[0].split("\t") != ["Source", "Target"] or not rows:
             raise ValueError(f"{path} is not one of LRA's listops files: it needs a header Source<TAB>Target and rows")
         return rows
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _grow_shard(arguments: tuple[int, int, int, int]) -> list[tuple[bytes, int]]:

@@ -34,7 +34,7 @@ def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, t
     """s_k(x), finite for every finite ``x`` and any variance from 1e-6 up.
 
     Computed in float32, or in float64 if ``x`` is, whatever autocast says. Coordinates whose square would overflow are
-    clamped (beyond 1e15 in float32).
+    clamped (beyond 1e14 in float32).
 
     Args:
         x: (B, H, N, R). means, variances: (H, K, R). log_priors: (H, K). temperature: tau, divides the log density.
@@ -52,10 +52,10 @@ def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, t
         def per_row(parameter: Tensor) -> Tensor:  # (H, ...) -> (B H, ...)
             return parameter.expand(batch, *parameter.shape).flatten(0, 1)
 
-        limit = 1e-4 * math.sqrt(torch.finfo(dtype).max)
+        limit = 1e-5 * math.sqrt(torch.finfo(dtype).max)
         x = F.hardtanh(x.to(dtype).reshape(batch * heads, length, width), -limit, limit)  # clamp, in one backward pass
         scores = torch.baddbmm(per_row(constant.unsqueeze(-2)), x, per_row(linear.transpose(-1, -2)))
-        scores = torch.baddbmm(scores, x * x, per_row(quadratic.transpose(-1, -2)))
+        scores = scores.baddbmm_(x * x, per_row(quadratic.transpose(-1, -2)))
         return scores.unflatten(0, (batch, heads))
 
 

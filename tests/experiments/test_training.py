@@ -1,5 +1,6 @@
 """Training in this process: results, resuming, schedules, stopping."""
 
+import csv
 import json
 import math
 from collections.abc import Callable
@@ -153,6 +154,20 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 def test_a_batch_larger_than_the_data_is_refused(run: Callable[..., results.Result]) -> None:
     with pytest.raises(RefusedError, match=r"train.batch_size=641 is not allowed: the train split has only 640 rows"):
         run("train.batch_size=641")
+
+
+def test_a_batch_that_the_processes_cannot_share_is_refused(run: Callable[..., results.Result]) -> None:
+    with pytest.raises(RefusedError, match=r"train.batch_size=7 .* multiple of the 2 processes"):
+        run("train.batch_size=7", "trainer.devices=2", "trainer.strategy=ddp")
+
+
+def test_the_csv_log_has_the_curve_and_the_final_metrics(run: Callable[..., results.Result], tmp_path: Path) -> None:
+    result = run("logger=csv")
+    with (tmp_path / "run" / "csv" / "version_0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows if row["val/loss"]][:3] == ["3", "7", "11"]
+    assert float(rows[-1]["test/accuracy"]) == result.metrics["test/accuracy"]
+    assert float(rows[-1]["floor/majority_class"]) == result.floors["majority_class"]
 
 
 def test_a_bad_data_file_is_refused_in_one_line(run: Callable[..., results.Result], tmp_path: Path) -> None:

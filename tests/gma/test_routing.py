@@ -71,6 +71,12 @@ def test_finite_for_any_input_the_dtype_holds_and_any_variance(dtype: torch.dtyp
     assert all(tensor.grad.isfinite().all() for tensor in (x, *parameters))
 
 
+def test_finite_at_the_largest_input_and_the_smallest_variance_for_wide_routing() -> None:
+    x = torch.full((1, H, 2, 1024), torch.finfo(torch.float32).max)
+    means, variances, log_priors = mixture(torch.float32, r=1024)
+    assert routing.responsibilities(x, means, torch.full_like(variances, 1e-6), log_priors).isfinite().all()
+
+
 def test_autocast_leaves_responsibilities_in_float32() -> None:
     x, parameters = torch.randn(B, H, 9, R), mixture(torch.float32)
     exact = routing.responsibilities(x, *parameters)
