@@ -1,5 +1,6 @@
 """What watches a training: speed, a finite loss, and a bar that says how it goes."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,13 @@ class ProgressBar(RichProgressBar):
         line = "  ".join(f"{name} {value}" for name, value in sorted(shown.items()))
         console = self.progress.console if self.progress is not None else get_console()
         console.print(f"step {trainer.global_step}/{trainer.num_training_batches}  {line}  {speed}", soft_wrap=True)
+
+    def on_exception(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        super().on_exception(trainer, module, exception)
+        if isinstance(exception, KeyboardInterrupt) and trainer.is_global_zero:
+            print("interrupted; the same command goes on from the last validation", file=sys.stderr)
 
     def _get_train_description(self, current_epoch: int) -> str:
         return "Training"

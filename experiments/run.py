@@ -74,6 +74,8 @@ def main() -> None:
         _run()
     except (HydraException, OmegaConfBaseException) as error:
         _failures.append((2, explain(error, sys.argv[1:])))
+    except KeyboardInterrupt:
+        _failures.append((130, "interrupted before training began; nothing half-written is left"))
     for _, message in _failures:
         print(f"error: {message}", file=sys.stderr)
     sys.exit(max((status for status, _ in _failures), default=0))

@@ -6,6 +6,7 @@ Generated after the rules of LRA's own generator, without a network, or read fro
 import hashlib
 import multiprocessing
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -138,16 +139,21 @@ class ListOps:
         rows: dict[bytes, int] = {}  # a dict keeps the order and drops repeated expressions
         columns = (TextColumn("Generating ListOps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         context = multiprocessing.get_context("spawn")
-        with Progress(*columns) as progress, ProcessPoolExecutor(self.processes, context) as pool:
-            bar = progress.add_task("", total=wanted)
-            shard = 0
-            while len(rows) < wanted:
-                count = -(-(wanted - len(rows)) // SHARD_ROWS)
-                shards = range(shard, shard + count)
-                shard += count
-                for grown in pool.map(_grow_shard, ((self.seed, s, self.min_length, self.max_length) for s in shards)):
-                    rows.update(grown)
-                    progress.update(bar, completed=min(len(rows), wanted))
+        pool = ProcessPoolExecutor(self.processes, context, initializer=_leave_interrupts_to_the_parent)
+        try:
+            with Progress(*columns) as progress:
+                bar = progress.add_task("", total=wanted)
+                shard = 0
+                while len(rows) < wanted:
+                    count = -(-(wanted - len(rows)) // SHARD_ROWS)
+                    shards = range(shard, shard + count)
+                    shard += count
+                    arguments = ((self.seed, number, self.min_length, self.max_length) for number in shards)
+                    for grown in pool.map(_grow_shard, arguments):
+                        rows.update(grown)
+                        progress.update(bar, completed=min(len(rows), wanted))
+        finally:
+            pool.shutdown(cancel_futures=True)
         return self._split(rows.items())
 
     def _split(self, rows: Iterable[tuple[bytes, int]]) -> DatasetDict:
@@ -178,6 +184,10 @@ class ListOps:
         if not lines or lines[0].split("\t") != ["Source", "Target"] or not rows:
             raise ValueError(f"{path} is not one of LRA's listops files: it needs a header Source<TAB>Target and rows")
         return rows
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _cores() -> int:

@@ -73,17 +73,31 @@ def test_a_bad_request_is_answered_in_one_line(tmp_path: Path, arguments: list[s
     assert not cache.exists()
 
 
-def test_kill_in_the_middle_then_the_same_command_gives_the_same_result(command: list[str], tmp_path: Path) -> None:
-    arguments = [*command, "train.steps=150", "train.validate_every=10"]
+def stop_in_the_middle(arguments: list[str], folder: Path, number: signal.Signals) -> tuple[int, str]:
+    """Send a signal to the whole process group, as a terminal does, once the first checkpoint is there."""
     process = start(arguments, start_new_session=True)
-    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    last = folder / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 120
     while not last.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    os.killpg(process.pid, number)
+    status, _, err = finish(process)
     assert last.exists()
-    assert not (tmp_path / "run" / "result.json").exists()
+    assert not (folder / "result.json").exists()
+    return status, err
+
+
+def test_an_interrupt_ends_in_one_line(command: list[str], tmp_path: Path) -> None:
+    arguments = [*command, "train.steps=2000", "train.validate_every=20"]
+    status, err = stop_in_the_middle(arguments, tmp_path / "run", signal.SIGINT)
+    assert status != 0
+    assert "interrupted; the same command goes on from the last validation" in err
+    assert "Traceback" not in err
+
+
+def test_kill_in_the_middle_then_the_same_command_gives_the_same_result(command: list[str], tmp_path: Path) -> None:
+    arguments = [*command, "train.steps=150", "train.validate_every=10"]
+    stop_in_the_middle(arguments, tmp_path / "run", signal.SIGKILL)
 
     status, _, err = run(arguments)
     assert status == 0, err
