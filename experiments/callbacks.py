@@ -14,6 +14,8 @@ from torch import Tensor
 
 from experiments.errors import NonFiniteLossError
 
+BAR_LABELS = {"train/loss": "loss", "val/accuracy": "val acc"}  # the metrics that have room on the bar
+
 
 class Throughput(Callback):
     """Counts real tokens and the seconds spent training (loading included, validation not), over all sittings.
@@ -128,8 +130,8 @@ class ProgressBar(RichProgressBar):
         self.throughput = throughput
 
     def get_metrics(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> dict[str, Any]:
-        metrics = super().get_metrics(trainer, module)
-        metrics.pop("v_num", None)
+        shown = super().get_metrics(trainer, module)
+        metrics = {label: shown[name] for name, label in BAR_LABELS.items() if name in shown}
         metrics["tokens/s"] = f"{self.throughput.tokens_per_second * trainer.world_size:,.0f}"
         return metrics
 
@@ -142,6 +144,11 @@ class ProgressBar(RichProgressBar):
         line = "  ".join(f"{name} {value}" for name, value in sorted(shown.items()))
         console = self.progress.console if self.progress is not None else get_console()
         console.print(f"step {trainer.global_step}/{trainer.num_training_batches}  {line}  {speed}", soft_wrap=True)
+
+    def configure_columns(self, trainer: lightning.Trainer) -> list[Any]:
+        description, bar, steps, times, *_ = super().configure_columns(trainer)
+        bar.bar_width = 8  # leaves the metrics on one line of 80 columns
+        return [description, bar, steps, times]
 
     def on_exception(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, exception: BaseException
