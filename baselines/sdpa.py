@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gma.mixer import require_mask
 from gma.multi_head import MultiHeadMixer
 
 
@@ -34,6 +35,7 @@ class ScaledDotProductAttention(MultiHeadMixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix (B, N, dim); a query that sees no real key reads zeros."""
+        require_mask(mask, x)
         visible = None if mask is None else mask[:, None, None, :]
         if visible is not None and self.causal:
             length = x.shape[1]

@@ -3,12 +3,13 @@
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 import gma
 from gma.mixer import require
 
 POSITIONS = ("learned", "sinusoidal", "none")
+PRECISIONS = ("auto", "bf16-mixed", "32-true", "64-true")
 HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead}
 
 
@@ -30,8 +31,10 @@ def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
         cfg.backbone.positions,
         "one of " + ", ".join(POSITIONS),
     )
+    for key in ("dim", "depth", "num_heads", "mlp_dim"):
+        value = cfg.backbone[key]
+        require(isinstance(value, int) and value >= 1, f"backbone.{key}", value, "a whole number, at least 1")
     dim = cfg.backbone.dim
-    require(isinstance(dim, int) and dim >= 1, "backbone.dim", dim, "a whole number, at least 1")
     if cfg.backbone.positions == "learned":
         positions = gma.LearnedPositions(data.length, dim)
     elif cfg.backbone.positions == "sinusoidal":
@@ -61,6 +64,14 @@ def check_training(cfg: DictConfig) -> None:
         value = cfg.train[key]
         require(isinstance(value, int) and value >= least, f"train.{key}", value, f"a whole number, at least {least}")
 
+    require(isinstance(cfg.seed, int) and cfg.seed >= 0, "seed", cfg.seed, "a whole number, at least 0")
+    require(cfg.resume in ("auto", "never"), "resume", cfg.resume, "auto or never")
+    require(
+        cfg.trainer.precision in PRECISIONS,
+        "trainer.precision",
+        cfg.trainer.precision,
+        f"one of {', '.join(PRECISIONS)}",
+    )
     whole("steps", 1)
     whole("batch_size", 1)
     whole("validate_every", 1)
@@ -73,5 +84,12 @@ def check_training(cfg: DictConfig) -> None:
         require(isinstance(value, int | float) and value > 0, f"train.{key}", value, "a positive number")
     schedules = ("cosine", "inverse_sqrt")
     require(cfg.train.schedule in schedules, "train.schedule", cfg.train.schedule, f"one of {', '.join(schedules)}")
-    require(isinstance(cfg.seed, int) and cfg.seed >= 0, "seed", cfg.seed, "a whole number, at least 0")
-    require(cfg.resume in ("auto", "never"), "resume", cfg.resume, "auto or never")
+    betas = cfg.train.betas
+    require(
+        OmegaConf.is_list(betas) and len(betas) == 2 and all(isinstance(b, float) and 0 <= b < 1 for b in betas),
+        "train.betas",
+        betas,
+        "two numbers in [0, 1)",
+    )
+    decay = cfg.train.weight_decay
+    require(isinstance(decay, int | float) and decay >= 0, "train.weight_decay", decay, "a number, at least 0")

@@ -49,13 +49,12 @@ def register_resolvers() -> None:
 def refusing() -> Iterator[None]:
     """Turn a complaint about the request (a value, file or device, a failed target) into :class:`RefusedError`."""
     from hydra.errors import InstantiationException
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
         yield
     except InstantiationException as error:
         raise RefusedError(_first_line(error.__cause__ or error)) from error
-    except (ValueError, OSError, MisconfigurationException) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise RefusedError(_first_line(error)) from error
 
 

@@ -80,14 +80,14 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of the checkout and whether tracked files differ from it; both ``None`` outside a checkout."""
+    """Commit of the checkout, and whether files differ from it (ignored ones aside); ``None`` outside a checkout."""
     root = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
 

@@ -1,6 +1,7 @@
 """``python -m experiments.run task=lra model=gma``: train, test, leave a result. ``--help`` shows the choices."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import explain, register_resolvers, run_name
+from experiments import machine
+from experiments.config import explain, refusing, register_resolvers, run_name
 from experiments.errors import NonFiniteLossError, RefusedError
 
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
@@ -29,6 +31,7 @@ def _run(cfg: DictConfig) -> None:
             _train(cfg, run_id, Path(job.runtime.output_dir))
         except RefusedError as error:
             _failures.append((2, str(error)))
+            _discard(Path(job.runtime.output_dir))
         except OmegaConfBaseException as error:
             _failures.append((2, explain(error, job.overrides.task)))
         except NonFiniteLossError as error:
@@ -36,14 +39,29 @@ def _run(cfg: DictConfig) -> None:
 
 
 def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
-    from experiments import loggers, summary, training  # heavy imports, once the command line is known to be good
+    from experiments import results, summary
 
-    try:
-        result = training.run(cfg, run_id, folder)
-    finally:
-        loggers.finish()
+    if cfg.resume == "auto" and (folder / results.FILE_NAME).exists():
+        with refusing():
+            result = results.read(folder / results.FILE_NAME)
+        print(f"{run_id} was finished at {result.finished_at}; resume=never runs it again")
+        if result.git != machine.git_state() or result.git["dirty"]:
+            print(f"the code may have changed since: that run was made from commit {result.git}")
+    else:
+        from experiments import loggers, training  # heavy imports, once the command line is known to be good
+
+        try:
+            result = training.run(cfg, run_id, folder)
+        finally:
+            loggers.finish()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         summary.show(result, folder)
+
+
+def _discard(folder: Path) -> None:
+    """Remove the folder of a run that never began: it holds nothing but Hydra's notes."""
+    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {".hydra"}:
+        shutil.rmtree(folder)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,22 +33,22 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         RefusedError: for a request that makes no sense, before any work.
         NonFiniteLossError: with the last good checkpoint kept.
     """
-    result_file = folder / results.FILE_NAME
-    if cfg.resume == "auto" and result_file.exists():
-        result = results.read(result_file)
-        print(f"{run_id} was finished at {result.finished_at}; resume=never runs it again")
-        return result
+    with refusing():
+        check_training(cfg)
     git = machine.git_state()
     gpu = machine.uses_gpu(cfg.trainer.accelerator)
     raised = cfg.trainer.raise_malloc_thresholds and not gpu and machine.raise_malloc_thresholds()
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
     throughput = Throughput()
     with _quiet_lightning(), refusing():
-        check_training(cfg)
         data = build_data(cfg)
         model = build_model(cfg, data)
         module = Classification(model, data.num_classes, cfg.train, cfg.seed)
-        trainer = build_trainer(cfg, run_id, folder, throughput)
+        try:
+            trainer = build_trainer(cfg, run_id, folder, throughput)
+        except MisconfigurationException as error:
+            devices = f"trainer.accelerator={cfg.trainer.accelerator} trainer.devices={cfg.trainer.devices}"
+            raise ValueError(f"{devices} is not to be had here: {error}; trainer=auto takes what is there") from error
         splits = data.load()
         workers = _num_workers(cfg, gpu)
         batches = Batches(data, splits, cfg.train.batch_size, cfg.train.steps, cfg.seed, workers, trainer.world_size)
@@ -57,12 +58,12 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if trainer.is_global_zero:
         if cfg.resume == "never":
-            result_file.unlink(missing_ok=True)
+            (folder / results.FILE_NAME).unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         began = "resumed" if resuming else "started"
         print(f"{run_id} {began}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
     for logger in trainer.loggers:
-        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))
+        logger.log_hyperparams(_resolved(cfg))
     with _quiet_lightning():
         trainer.fit(module, batches, ckpt_path=last if resuming else None, weights_only=False)
         trainer.save_checkpoint(last)
@@ -101,7 +102,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
             "devices": trainer.world_size,
             "malloc_thresholds_raised": raised,
         },
-        config=OmegaConf.to_container(cfg, resolve=True),
+        config=_resolved(cfg),
         config_hash=config_hash(cfg),
         git=git,
         versions=machine.versions(),
@@ -154,6 +155,13 @@ def _test(trainer: lightning.Trainer, module: Classification, batches: Batches, 
 
 def _load(checkpoint: Path) -> dict[str, Any]:
     return torch.load(checkpoint, map_location="cpu", weights_only=False)
+
+
+def _resolved(cfg: DictConfig) -> Any:
+    """The whole config without the budgets of the scales, whose chosen one stands in ``backbone`` and ``train``."""
+    resolved = OmegaConf.to_container(cfg, resolve=True)
+    del resolved["task"]["scales"]
+    return resolved
 
 
 def _num_workers(cfg: DictConfig, gpu: bool) -> int:

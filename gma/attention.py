@@ -55,7 +55,8 @@ class GaussianMixtureAttention(MemoryMixer):
         bias: bool = True,
         eps: float = 1e-6,
     ) -> None:
-        require(num_components >= 1, "num_components", num_components, "at least 1")
+        whole = isinstance(num_components, int) and num_components >= 1
+        require(whole, "num_components", num_components, "a whole number, at least 1")
         super().__init__(dim, num_heads, causal, num_components, route_dim, bias, eps)
         self.mixture = GaussianMixture(
             num_heads,

@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from gma.mixer import require
+from gma.mixer import require, require_mask
 from gma.multi_head import MultiHeadMixer
 from gma.ops import memory
 
@@ -68,10 +68,11 @@ class MemoryMixer(MultiHeadMixer):
             (B, N, dim).
 
         Raises:
-            ValueError: for a context given to a causal mixer.
+            ValueError: for a context given to a causal mixer, or a mask that is not bool or of another shape.
         """
         if context is not None and self.causal:
             raise ValueError("context is for causal=False only: a causal mixer has no order between x and context")
+        require_mask(mask, x if context is None else context)
         queries, keys = self.features(x, context)
         values = self.split_heads(self.v_proj(x if context is None else context))
         mix = memory.causal_mix if self.causal else memory.mix

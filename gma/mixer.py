@@ -6,6 +6,7 @@ Shapes: B batch, N tokens.
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -13,6 +14,15 @@ def require(condition: bool, argument: str, value: object, allowed: str) -> None
     """Raise ``ValueError`` naming the argument, its value and what is allowed, unless ``condition`` holds."""
     if not condition:
         raise ValueError(f"{argument}={value!r} is not allowed: {argument} must be {allowed}")
+
+
+def require_mask(mask: Tensor | None, tokens: Tensor) -> None:
+    """Raise ``ValueError`` unless ``mask`` is ``None`` or bool (B, N) for ``tokens`` (B, N, dim)."""
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != tokens.shape[:2]):
+        raise ValueError(
+            f"mask of {mask.dtype} {tuple(mask.shape)} is not allowed: it must be torch.bool {tuple(tokens.shape[:2])},"
+            " true where a real token stands"
+        )
 
 
 class SequenceMixer(nn.Module, ABC):

@@ -31,7 +31,7 @@ class GaussianMixture(nn.Module):
 
     Raises:
         ValueError: naming the argument, for a count below 1, a temperature, variance or floor that is not positive, a
-            floor under 1e-6, an initial variance not above the floor, or a negative spread.
+            floor under 1e-6, a flag that is no bool, an initial variance not above the floor, or a negative spread.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class GaussianMixture(nn.Module):
         require(num_heads >= 1, "num_heads", num_heads, "at least 1")
         require(num_components >= 1, "num_components", num_components, "at least 1")
         require(route_dim >= 1, "route_dim", route_dim, "at least 1")
-        require(temperature is None or temperature > 0, "temperature", temperature, "positive, or None for sqrt(R)")
+        positive = isinstance(temperature, int | float) and temperature > 0
+        require(temperature is None or positive, "temperature", temperature, "positive, or None for sqrt(R)")
+        require(isinstance(equal_norms, bool), "equal_norms", equal_norms, "true or false")
         require(mean_spread >= 0, "mean_spread", mean_spread, "at least 0")
         require(variance_floor >= 1e-6, "variance_floor", variance_floor, "at least 1e-6")
         require(

@@ -35,6 +35,12 @@ def mixer(request: pytest.FixtureRequest) -> SequenceMixer:
 
 
 @pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=MODELS)
 def causal_mixer(request: pytest.FixtureRequest) -> SequenceMixer:
     return build(request.param, causal=True)
 
@@ -71,11 +77,10 @@ def test_past_outputs_have_no_gradient_to_the_future(causal_mixer: SequenceMixer
     assert (gradient[:, :70] != 0).any(-1).all()
 
 
-def test_a_bidirectional_mixer_sees_the_whole_sequence() -> None:
-    for model in MODELS:
-        x = tokens(100).requires_grad_()
-        (gradient,) = torch.autograd.grad(build(model, causal=False)(x)[:, 0].square().sum(), x)
-        assert (gradient != 0).any(-1).all(), model
+def test_a_bidirectional_mixer_sees_the_whole_sequence(model: str) -> None:
+    x = tokens(100).requires_grad_()
+    (gradient,) = torch.autograd.grad(build(model, causal=False)(x)[:, 0].square().sum(), x)
+    assert (gradient != 0).any(-1).all()
 
 
 @pytest.mark.parametrize("real", [1, 64, 99])
@@ -123,13 +128,12 @@ def test_steps_equal_forward(causal_mixer: SequenceMixer) -> None:
         torch.testing.assert_close(torch.stack(steps, 1), mixer(x), rtol=1e-5, atol=1e-5)
 
 
-def test_stepping_a_bidirectional_mixer_is_refused() -> None:
-    for model in MODELS:
-        mixer = build(model, causal=False)
-        with pytest.raises(ValueError, match="needs causal=True"):
-            mixer.init_state(B)
-        with pytest.raises(ValueError, match="needs causal=True"):
-            mixer.step(tokens(1)[:, 0], None)
+def test_stepping_a_bidirectional_mixer_is_refused(model: str) -> None:
+    mixer = build(model, causal=False)
+    with pytest.raises(ValueError, match="needs causal=True"):
+        mixer.init_state(B)
+    with pytest.raises(ValueError, match="needs causal=True"):
+        mixer.step(tokens(1)[:, 0], None)
 
 
 def test_gradients_are_right(mixer: SequenceMixer) -> None:
@@ -181,7 +185,13 @@ def test_state_elements_count_the_state(causal_mixer: SequenceMixer) -> None:
     assert declared <= held <= 2 * declared  # a buffer may have room to grow
 
 
-def test_heads_must_divide_the_width() -> None:
-    for model in MODELS:
+def test_heads_divide_the_width_or_are_refused(model: str) -> None:
+    if hasattr(build(model, causal=True), "num_heads"):
         with pytest.raises(ValueError, match=r"num_heads=3.*divisor of dim=25"):
-            build(model, causal=False, dim=25)
+            build(model, causal=True, dim=25)
+
+
+def test_a_mask_of_another_kind_or_shape_is_refused(mixer: SequenceMixer) -> None:
+    for mask in (torch.ones(B, 70), torch.ones(B, 71, dtype=torch.bool), torch.ones(70, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"mask of .* is not allowed: it must be torch.bool \(2, 70\)"):
+            mixer(tokens(70), mask)

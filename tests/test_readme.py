@@ -65,7 +65,7 @@ def test_figures_of_the_results_table_are_those_of_the_reference_results() -> No
         best, last = result.metrics["test/accuracy"], result.metrics_last["test/accuracy"]
         row = (
             f"| `{result.model}` | {best:.4f} | {last:.4f} | {result.parameters:,} | {result.tokens_per_second:,.0f} |"
-            f" {result.wall_seconds:.0f} |"
+            f" {result.peak_memory_bytes / 1e9:.1f} | {result.wall_seconds:.0f} |"
         )
         assert row in README
         for floor in result.floors.values():

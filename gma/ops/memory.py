@@ -3,8 +3,8 @@
 The features may be any non-negative ones: responsibilities for GMA, kernel features for linear attention. Every read is
 the weighted mean of the written values, O = S V / (S 1 + eps) with S = Q K^T; S is never built over the whole sequence.
 
-Matrix products run in the dtype of the values. Sums over tokens are kept in float32 or better, the decoding state in
-float64: a sum of ten million small terms loses nothing there.
+Matrix products run in the dtype of the values and add up in float32 inside. Masses, normalisers and sums over chunks
+are kept in float32 or better, the decoding state in float64: a sum of ten million small terms loses nothing there.
 
 Shapes: B batch, N queries, M keys, H heads, K slots, D value width, G chunks of C tokens.
 """
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -62,30 +63,16 @@ def causal_mix(
     """Causal write and read: query i reads what keys 0 .. i have written.
 
     The sequence is cut into chunks. Within one, the C x C scores are built and masked; what came before it is read from
-    the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)), extra memory O(N (C + K D / C)).
+    the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)); kept for the backward pass are
+    O(N (K + D + K D / C)) numbers. First derivatives only: differentiating twice raises ``RuntimeError``.
 
-    Arguments and result as :func:`mix`, with M = N; any N, whole chunks or not.
+    Arguments and result as :func:`mix`, with M = N; any N >= 1, whole chunks or not.
     """
     batch, heads, length, _ = values.shape
     chunk_size = max(1, min(chunk_size, length))
     key_features = mask_keys(key_features, mask)
-    narrow, wide = values.dtype, torch.promote_types(values.dtype, torch.float32)
-    with torch.autocast(values.device.type, enabled=False):
-        queries = _chunk(query_features.to(narrow), chunk_size)
-        keys = _chunk(key_features.to(narrow), chunk_size)
-        chunked_values = _chunk(values, chunk_size)
-
-        def earlier(written: Tensor) -> Tensor:  # what all chunks before each one have written, in full precision
-            return _SumOfEarlier.apply(written.to(wide).unflatten(0, (batch * heads, -1)), False).flatten(0, 1)
-
-        earlier_memory = earlier(torch.bmm(keys.transpose(-1, -2), chunked_values))
-        earlier_mass = earlier(keys.sum(-2, keepdim=True, dtype=wide))
-        scores = torch.bmm(queries, keys.transpose(-1, -2)).tril_()
-
-        within = scores.sum(-1, keepdim=True, dtype=wide)
-        normaliser = torch.baddbmm(within, queries.to(wide), earlier_mass.transpose(-1, -2)) + eps
-        read = torch.baddbmm(torch.bmm(scores, chunked_values), queries, earlier_memory.to(narrow))
-        mixed = (read / normaliser).to(narrow)
+    chunked = (_chunk(x.to(values.dtype), chunk_size) for x in (query_features, key_features, values))
+    mixed = _CausalMix.apply(*chunked, batch * heads, eps)
     return mixed.reshape(batch, heads, -1, values.shape[-1])[:, :, :length]
 
 
@@ -97,27 +84,67 @@ def _chunk(x: Tensor, chunk_size: int) -> Tensor:
     return x.reshape(-1, chunk_size, x.shape[-1])
 
 
-class _SumOfEarlier(torch.autograd.Function):
-    """out[:, g] = sum_{f<g} x[:, f] for x (B H, G, ., .): what all earlier chunks have written; ``f > g`` if reversed.
+class _CausalMix(torch.autograd.Function):
+    """The causal mix of chunks: q, k (B H G, C, K) and v (B H G, C, D) -> (B H G, C, D).
+
+    With A = tril(q k^T), and S and Z what all earlier chunks have written: o = (A v + q S) / n, n = A 1 + q Z + eps.
+    The backward pass builds A again instead of keeping it. Kept: q, k, v, o, n, S and Z.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: int, eps: float) -> Tensor:
+        wide = torch.promote_types(v.dtype, torch.float32)
+        with torch.autocast(v.device.type, enabled=False):
+            memory = _sum_over_chunks(torch.bmm(k.transpose(1, 2), v).to(wide), rows)
+            mass = _sum_over_chunks(k.sum(1, keepdim=True, dtype=wide), rows).transpose(1, 2)
+            scores = torch.bmm(q, k.transpose(1, 2)).tril_()
+            normaliser = torch.baddbmm(scores.sum(2, keepdim=True, dtype=wide), q.to(wide), mass).add_(eps)
+            memory = memory.to(v.dtype)
+            out = (torch.bmm(scores, v).baddbmm_(q, memory) / normaliser).to(v.dtype)
+        ctx.save_for_backward(q, k, v, out, normaliser, memory, mass)
+        ctx.rows = rows
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q, k, v, out, normaliser, memory, mass = ctx.saved_tensors
+        narrow, wide = v.dtype, normaliser.dtype
+        with torch.autocast(v.device.type, enabled=False):
+            grad_normaliser = -(grad * out).sum(2, keepdim=True, dtype=wide) / normaliser
+            grad_read = (grad / normaliser).to(narrow)  # with respect to A v + q S
+            grad_n = grad_normaliser.to(narrow)
+            scores = torch.bmm(q, k.transpose(1, 2)).tril_()
+            grad_scores = torch.baddbmm(grad_n, grad_read, v.transpose(1, 2)).tril_()
+
+            later_memory = _sum_over_chunks(torch.bmm(q.transpose(1, 2), grad_read).to(wide), ctx.rows, reverse=True)
+            later_mass = _sum_over_chunks(
+                torch.bmm(q.to(wide).transpose(1, 2), grad_normaliser), ctx.rows, reverse=True
+            )
+            later_memory = later_memory.to(narrow)
+
+            grad_q = torch.bmm(grad_scores, k).baddbmm_(grad_read, memory.transpose(1, 2))
+            grad_q.baddbmm_(grad_n, mass.transpose(1, 2).to(narrow))
+            grad_k = torch.baddbmm(later_mass.transpose(1, 2).to(narrow), grad_scores.transpose(1, 2), q)
+            grad_k.baddbmm_(v, later_memory.transpose(1, 2))
+            grad_v = torch.bmm(scores.transpose(1, 2), grad_read).baddbmm_(k, later_memory)
+        return grad_q, grad_k, grad_v, None, None
+
+
+def _sum_over_chunks(x: Tensor, rows: int, reverse: bool = False) -> Tensor:
+    """Per row of B H, the sum over all earlier chunks (later ones if ``reverse``) of ``x`` (B H G, ., .).
 
     Not "inclusive sum minus own term": the subtraction would leave rounding errors as large as this chunk's own tokens,
     which lie in the future of its first query. Slice by slice: on CPU ``torch.cumsum`` along a strided dimension takes
     about four times as long.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, reverse: bool) -> Tensor:
-        ctx.reverse = reverse
-        order = range(x.shape[1])[:: -1 if reverse else 1]
-        out = torch.empty_like(x)
-        out[:, order[0]] = 0
-        for before, here in pairwise(order):
-            torch.add(out[:, before], x[:, before], out=out[:, here])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _SumOfEarlier.apply(grad, not ctx.reverse), None
+    x = x.unflatten(0, (rows, -1))
+    order = range(x.shape[1])[:: -1 if reverse else 1]
+    out = torch.empty_like(x)
+    out[:, order[0]] = 0
+    for before, here in pairwise(order):
+        torch.add(out[:, before], x[:, before], out=out[:, here])
+    return out.flatten(0, 1)
 
 
 def init_state(batch_size: int, num_heads: int, slots: int, value_dim: int, device: torch.device) -> MemoryState:

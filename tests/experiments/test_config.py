@@ -79,6 +79,13 @@ def test_a_mistyped_argument_is_answered_with_the_nearest_valid_ones(override: s
         ("train.learning_rate=-1", r"train.learning_rate=-1 is not allowed"),
         ("train.schedule=linear", r"must be one of cosine, inverse_sqrt"),
         ("task.data.folder=/nowhere", r"/nowhere lacks basic_train.tsv"),
+        ("seed=-1", r"seed=-1 is not allowed: seed must be a whole number"),
+        ("seed=1.5", r"seed=1.5 is not allowed"),
+        ("train.betas=0.9", r"train.betas=0.9 is not allowed: train.betas must be two numbers"),
+        ("trainer.precision=16-mixed", r"must be one of auto, bf16-mixed, 32-true, 64-true"),
+        ("model.num_components=2.5", r"num_components=2.5 is not allowed: num_components must be a whole number"),
+        ("model.temperature=hot", r"temperature='hot' is not allowed"),
+        ("model.equal_norms=fals", r"equal_norms='fals' is not allowed"),
         ("resume=yes", r"resume=.* is not allowed: resume must be auto or never"),
     ],
 )

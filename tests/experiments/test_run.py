@@ -71,6 +71,7 @@ def test_a_bad_request_is_answered_in_one_line(tmp_path: Path, arguments: list[s
     assert err.startswith(answer)
     assert err.count("\n") == 1
     assert not cache.exists()
+    assert not (tmp_path / "run").exists()
 
 
 def stop_in_the_middle(arguments: list[str], folder: Path, number: signal.Signals) -> tuple[int, str]:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
-from experiments import results, training
+from experiments import machine, results, training
+from experiments import run as command
 from experiments.classification import Classification, learning_rate_factor
 from experiments.config import config_hash
 from experiments.errors import NonFiniteLossError, RefusedError
@@ -69,9 +70,27 @@ def test_metrics_are_those_of_the_saved_weights_on_every_row(
         assert metrics["test/loss"] == pytest.approx(sum(loss) / len(loss), abs=1e-4)
 
 
-def test_a_finished_run_is_not_trained_again_unless_asked(run: Callable[..., results.Result]) -> None:
+def test_a_finished_run_is_shown_again_and_not_trained(
+    run: Callable[..., results.Result],
+    configure: Callable[..., DictConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first = run()
-    assert run() == first
+    monkeypatch.setattr(training, "run", lambda *_: pytest.fail("trained again"))
+    capsys.readouterr()
+    command._train(configure(), first.run_id, tmp_path / "run")
+    out = capsys.readouterr().out
+    assert f"was finished at {first.finished_at}; resume=never runs it again" in out
+    assert f"{first.metrics['test/accuracy']:.4f}" in out
+    monkeypatch.setattr(machine, "git_state", lambda: {"commit": "another", "dirty": False})
+    command._train(configure(), first.run_id, tmp_path / "run")
+    assert "the code may have changed since" in capsys.readouterr().out
+
+
+def test_resume_never_trains_again(run: Callable[..., results.Result]) -> None:
+    first = run()
     again = run("resume=never")
     assert again.finished_at >= first.finished_at
     assert again.wall_seconds != first.wall_seconds
@@ -106,6 +125,13 @@ def test_a_run_goes_on_from_its_last_checkpoint_to_the_same_numbers(
     assert resumed.sittings == 2
 
 
+def test_bfloat16_trains_as_float32_does_within_its_precision(run: Callable[..., results.Result]) -> None:
+    exact = run("trainer.precision=32-true", folder="exact")
+    rounded = run("trainer.precision=bf16-mixed", folder="rounded")
+    assert rounded.execution["precision"] == "bf16-mixed"
+    assert rounded.metrics_last["test/loss"] == pytest.approx(exact.metrics_last["test/loss"], abs=0.05)
+
+
 def test_a_run_killed_between_training_and_result_only_tests_again(
     run: Callable[..., results.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +147,7 @@ def test_a_run_killed_between_training_and_result_only_tests_again(
 def test_a_missing_gpu_is_refused_in_one_line(run: Callable[..., results.Result]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(RefusedError, match="gpu"):
+    with pytest.raises(RefusedError, match=r"trainer.accelerator=gpu .* is not to be had here"):
         run("trainer=gpu")
 
 
