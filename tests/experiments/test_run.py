@@ -112,10 +112,10 @@ def test_kill_in_the_middle_then_the_same_command_gives_the_same_result(command:
 
 
 def test_two_processes_train_as_one_and_leave_one_run(command: list[str], tmp_path: Path) -> None:
-    logger = ["logger=wandb", "trainer.precision=32-true"]
+    logger = ["logger=wandb"]
     status, _, err = run([*command, *logger, f"hydra.run.dir={tmp_path / 'one'}"])
     assert status == 0, err
-    ddp = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"]
+    ddp = ["trainer=ddp", "trainer.precision=32-true", "trainer.accelerator=cpu", "trainer.devices=2"]
     status, out, err = run([*command, *logger, *ddp, f"hydra.run.dir={tmp_path / 'two'}"])
     assert status == 0, err
     one, two = read(tmp_path / "one"), read(tmp_path / "two")
