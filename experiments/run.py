@@ -29,11 +29,10 @@ def _run(cfg: DictConfig) -> None:
         try:
             run_id = f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}"
             _train(cfg, run_id, Path(job.runtime.output_dir))
-        except RefusedError as error:
-            _failures.append((2, str(error)))
+        except (RefusedError, OmegaConfBaseException) as error:
+            refused = isinstance(error, RefusedError)
+            _failures.append((2, str(error) if refused else explain(error, job.overrides.task)))
             _discard(Path(job.runtime.output_dir))
-        except OmegaConfBaseException as error:
-            _failures.append((2, explain(error, job.overrides.task)))
         except NonFiniteLossError as error:
             _failures.append((1, f"{run_id}: {error}"))
 
