@@ -62,12 +62,12 @@ class Classification(lightning.LightningModule):
     def configure_gradient_clipping(
         self,
         optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
+        gradient_clip_val: float,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         # Lightning refuses to clip for a fused optimizer under mixed precision; that is about the scaled gradients of
         # float16, which this project does not offer. Those of bfloat16 are not scaled.
-        nn.utils.clip_grad_norm_(self.parameters(), self.train_config.gradient_clip)
+        nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     def configure_optimizers(self) -> dict[str, Any]:
         decayed = {module.weight for module in self.model.modules() if isinstance(module, nn.Linear)}

@@ -25,14 +25,15 @@ _failures: list[tuple[int, str]] = []
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def _run(cfg: DictConfig) -> None:
     job = HydraConfig.get()
+    folder = Path(job.runtime.output_dir)
     with _as_single_job(job.overrides.task):
         try:
             run_id = f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}"
-            _train(cfg, run_id, Path(job.runtime.output_dir))
-        except (RefusedError, OmegaConfBaseException) as error:
-            refused = isinstance(error, RefusedError)
-            _failures.append((2, str(error) if refused else explain(error, job.overrides.task)))
-            _discard(Path(job.runtime.output_dir))
+            _train(cfg, run_id, folder)
+        except RefusedError as error:
+            _refuse(str(error), folder)
+        except OmegaConfBaseException as error:
+            _refuse(explain(error, job.overrides.task), folder)
         except NonFiniteLossError as error:
             _failures.append((1, f"{run_id}: {error}"))
 
@@ -57,8 +58,9 @@ def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
         summary.show(result, folder)
 
 
-def _discard(folder: Path) -> None:
-    """Remove the folder of a run that never began: it holds nothing but Hydra's notes."""
+def _refuse(message: str, folder: Path) -> None:
+    """Note why a run cannot be, and remove its folder if it never began: then it holds nothing but Hydra's notes."""
+    _failures.append((2, message))
     if folder.is_dir() and {path.name for path in folder.iterdir()} <= {".hydra"}:
         shutil.rmtree(folder)
 
