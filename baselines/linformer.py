@@ -45,8 +45,8 @@ class Linformer(MultiHeadMixer):
     ) -> None:
         if causal:
             raise ValueError(
-                "causal=True is not allowed for Linformer: each of its summaries mixes tokens from the whole sequence,"
-                " so that no output could be kept from seeing the future; take another model, or a task that is not causal"
+                "causal=True is not allowed for Linformer: each of its summaries mixes tokens of the whole sequence,"
+                " so that no output could be kept from seeing the future; take another model or another task"
             )
         super().__init__(dim, num_heads, causal, bias=bias)
         require(max_length >= 1, "max_length", max_length, "at least 1")

@@ -1,6 +1,6 @@
 """Mamba (Gu and Dao 2023): a gated state space whose step size, input and output maps depend on the token.
 
-Parameters and state-dict keys are those of ``mamba_ssm.Mamba`` (github.com/state-spaces/mamba), so weights go both ways.
+Parameters and state-dict keys are those of ``mamba_ssm.Mamba`` (github.com/state-spaces/mamba): weights go both ways.
 
 Shapes: B batch, N tokens, E = expand dim channels (half of them a direction if bidirectional), S states a channel,
 W taps of the convolution.

@@ -13,7 +13,9 @@ CHUNK_ELEMENTS = 1 << 19  # T B S E: 2 MB in float32, which stay in cache; measu
 
 
 def selective_scan_reference(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The definition, a token at a time: h_t = exp(dt_t A) h_{t-1} + dt_t u_t B_t, y_t = h_t C_t (Gu and Dao 2023, eq. 2).
+    """The definition, a token at a time: h_t = exp(dt_t A) h_{t-1} + dt_t u_t B_t, y_t = h_t C_t.
+
+    Source: Gu and Dao 2023, equation 2, with their simplified discretisation of B.
 
     Args:
         u: inputs (B, N, E). dt: step sizes (B, N, E), positive. a: A (E, S), negative. b, c: B and C (B, N, S).

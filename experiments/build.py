@@ -1,11 +1,14 @@
 """From a config to the objects it names: data set and model."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import gma
+from experiments.matching import matched_mlp_dim
 from gma.mixer import require
 
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -21,8 +24,10 @@ def build_data(cfg: DictConfig) -> Any:
 def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
     """The backbone with the config's mixer, sized for ``data`` (``vocab_size``, ``length``, ``num_classes``).
 
+    With ``match_parameters``, :func:`experiments.matching.matched_mlp_dim` finds the feed-forward width.
+
     Raises:
-        ValueError: for a head or positions that are not known, and whatever backbone and mixer refuse.
+        ValueError: for a head or positions that are not known, and whatever backbone, mixer and matching refuse.
     """
     require(cfg.task.head in HEADS, "task.head", cfg.task.head, f"one of {', '.join(HEADS)}")
     require(
@@ -34,6 +39,13 @@ def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
     for key in ("dim", "depth", "num_heads", "mlp_dim"):
         value = cfg.backbone[key]
         require(isinstance(value, int) and value >= 1, f"backbone.{key}", value, "a whole number, at least 1")
+    matching = cfg.match_parameters
+    require(isinstance(matching, bool), "match_parameters", matching, "true or false")
+    mixer, assemble = instantiate(cfg.model), partial(_assemble, cfg, data)
+    return assemble(mixer, matched_mlp_dim(cfg, mixer, assemble) if matching else cfg.backbone.mlp_dim)
+
+
+def _assemble(cfg: DictConfig, data: Any, mixer: Callable[[int], gma.SequenceMixer], mlp_dim: int) -> gma.SequenceModel:
     dim = cfg.backbone.dim
     if cfg.backbone.positions == "learned":
         positions = gma.LearnedPositions(data.length, dim)
@@ -42,12 +54,12 @@ def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
     else:
         positions = gma.NoPositions()
     return gma.SequenceModel(
-        instantiate(cfg.model),
+        mixer,
         gma.TokenEmbedding(data.vocab_size, dim),
         HEADS[cfg.task.head](dim, data.num_classes),
         dim=dim,
         depth=cfg.backbone.depth,
-        mlp_dim=cfg.backbone.mlp_dim,
+        mlp_dim=mlp_dim,
         positions=positions,
         dropout=cfg.backbone.dropout,
     )

@@ -16,7 +16,7 @@ from experiments.errors import RefusedError
 CONF = Path(__file__).parents[1] / "conf"
 
 # What decides a run's numbers. Everything else (devices, loggers, folders) may change without making it another run.
-IDENTITY = ("task", "model", "scale", "seed", "backbone", "train", "trainer.precision")
+IDENTITY = ("task", "model", "scale", "seed", "backbone", "match_parameters", "train", "trainer.precision")
 
 
 def identity(cfg: DictConfig) -> dict[str, Any]:

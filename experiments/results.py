@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 FILE_NAME = "result.json"
 
 
@@ -23,7 +23,7 @@ class Result:
         metrics_last: the same of the last checkpoint.
         checkpoints: the steps of both, the metric that chose the best, and their files.
         floors: scores of rules that do not solve the task, to read the test score against.
-        parameters: trainable numbers.
+        parameters: trainable numbers. mlp_dim: feed-forward width; with ``match_parameters`` it makes them equal.
         tokens_seen: real tokens trained on. steps: of the optimizer.
         train_seconds: spent training, without validation; wall_seconds: from start to result, over all sittings.
         tokens_per_second: tokens_seen / train_seconds, over all devices.
@@ -45,6 +45,7 @@ class Result:
     checkpoints: dict[str, Any]
     floors: dict[str, float]
     parameters: int
+    mlp_dim: int
     steps: int
     tokens_seen: int
     train_seconds: float

@@ -22,6 +22,7 @@ from experiments.callbacks import ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
 from experiments.config import config_hash, refusing
 from experiments.loggers import build_logger, mirror
+from experiments.matching import count_parameters
 
 MONITOR = "val/accuracy"
 
@@ -55,13 +56,14 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
 
     best, last = (folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
     resuming = cfg.resume == "auto" and last.exists()
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = count_parameters(model)
     if trainer.is_global_zero:
         if cfg.resume == "never":
             (folder / results.FILE_NAME).unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         began = "resumed" if resuming else "started"
-        print(f"{run_id} {began}: {parameters:,} parameters, {trainer.precision}, results in {folder}", flush=True)
+        size = f"{parameters:,} parameters (feed-forward width {model.mlp_dim})"
+        print(f"{run_id} {began}: {size}, {trainer.precision}, results in {folder}", flush=True)
     for logger in trainer.loggers:
         logger.log_hyperparams(_resolved(cfg))
     with _quiet_lightning():
@@ -89,6 +91,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         },
         floors=data.floors(splits),
         parameters=parameters,
+        mlp_dim=model.mlp_dim,
         steps=trainer.global_step,
         tokens_seen=tokens,
         train_seconds=throughput.seconds,

@@ -90,6 +90,7 @@ class SequenceModel(nn.Module):
         self.embedding = embedding
         self.positions = NoPositions() if positions is None else positions
         self.dropout = nn.Dropout(dropout)
+        self.mlp_dim = mlp_dim
         self.blocks = nn.ModuleList([Block(mixer(dim), mlp_dim, dropout) for _ in range(depth)])
         self.norm = nn.LayerNorm(dim)
         self.head = head

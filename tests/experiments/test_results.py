@@ -15,7 +15,9 @@ def result() -> Result:
     values |= {name: name for name in ("run_id", "task", "model", "scale", "config_hash", "finished_at")}
     values |= {name: {} for name in ("dataset", "metrics_last", "checkpoints", "floors", "execution", "config", "git")}
     values |= {"versions": {}, "machine": {}, "metrics": {"test/accuracy": 0.25}}
-    values |= dict.fromkeys(("seed", "parameters", "steps", "tokens_seen", "peak_memory_bytes", "sittings"), 1)
+    values |= dict.fromkeys(
+        ("seed", "parameters", "mlp_dim", "steps", "tokens_seen", "peak_memory_bytes", "sittings"), 1
+    )
     values |= dict.fromkeys(("train_seconds", "wall_seconds", "tokens_per_second"), 0.5)
     return Result(**values)
 
@@ -34,7 +36,7 @@ def test_a_written_result_reads_back_equal(tmp_path: Path) -> None:
     [
         (lambda text: text[: len(text) // 2], "is not a result file"),
         (lambda text: "[]", "is not a result file"),
-        (lambda text: text.replace('"schema": 1', '"schema": 0'), "has schema 0"),
+        (lambda text: text.replace(f'"schema": {results.SCHEMA}', '"schema": 0'), "has schema 0"),
         (lambda text: text.replace('"seed": 1,', ""), "lacks or adds keys: seed"),
     ],
 )

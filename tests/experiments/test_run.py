@@ -46,7 +46,7 @@ def test_help_is_quick_and_shows_groups_and_examples() -> None:
     status, out, _ = run(["--help"])
     assert time.perf_counter() - started < 3
     assert status == 0
-    assert "model: gma, linear_transformer, performer, sdpa" in out
+    assert "model: gma, linear_transformer, linformer, mamba, performer, sdpa" in out
     assert out.count("python -m experiments.run ") >= 3
 
 
