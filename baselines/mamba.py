@@ -7,6 +7,7 @@ W taps of the convolution.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from baselines.selective_scan import selective_scan
 from gma.mixer import SequenceMixer, require, require_mask
 
 SCANS = ("auto", "torch", "cuda")
+Scan = Callable[..., Tensor]
 
 
 class MambaState(NamedTuple):
@@ -38,7 +40,8 @@ class Mamba(SequenceMixer):
         dim: width of the tokens.
         causal: whether output i sees inputs 0 .. i only; then parameters and keys are those of ``mamba_ssm.Mamba``.
         d_state: S. d_conv: W. expand: E / dim, over both directions.
-        scan: "torch" takes :func:`selective_scan`, "cuda" mamba-ssm's kernel, "auto" the kernel where it can.
+        scan: "auto" runs mamba-ssm's kernel on CUDA tensors if it is installed, else :func:`selective_scan`; "cuda"
+            refuses to do without it; "torch" never takes it.
 
     Raises:
         ValueError: naming the argument, for a count below 1, an ``expand`` that leaves no channel, an unknown scan.
@@ -61,9 +64,8 @@ class Mamba(SequenceMixer):
         require(scan in SCANS, "scan", scan, f"one of {', '.join(SCANS)}")
         channels = round(expand * dim) if causal else round(expand * dim) // 2
         require(channels >= 1, "expand", expand, f"enough to give each direction a channel at dim={dim}")
-        if scan == "cuda":
-            _cuda_kernel()
-        self.d_state, self.d_conv, self.channels, self.scan = d_state, d_conv, channels, scan
+        self.kernel = _find_kernel(scan)
+        self.d_state, self.d_conv, self.channels = d_state, d_conv, channels
         self.dt_rank = math.ceil(dim / 16)
         self.in_proj = nn.Linear(dim, 2 * channels, bias=False)
         self.conv1d = nn.Conv1d(channels, channels, d_conv, groups=channels)
@@ -103,7 +105,7 @@ class Mamba(SequenceMixer):
         dt, b, c = self._select(u)
         decays = (dt.unsqueeze(-1) * -self.A_log.exp()).exp()
         states = decays * state.states + (dt * u).unsqueeze(-1) * b.unsqueeze(1)
-        y = (states @ c.unsqueeze(-1)).squeeze(-1) + self.D * u
+        y = (states * c.unsqueeze(1)).sum(-1) + self.D * u
         return self.out_proj((y * F.silu(z)).to(x.dtype)), MambaState(window[:, 1:], states)
 
     def state_elements(self, length: int) -> int:
@@ -116,9 +118,9 @@ class Mamba(SequenceMixer):
         u = self._convolve(F.pad(x, (0, 0, self.d_conv - 1, 0)))
         dt, b, c = self._select(u)
         a, u = -self.A_log.exp(), u.to(dt.dtype)
-        if self.scan != "torch" and x.is_cuda and (self.scan == "cuda" or _has_cuda_kernel()):
+        if self.kernel is not None and x.is_cuda:
             u_, dt_, b_, c_ = (t.transpose(1, 2).contiguous() for t in (u, dt, b, c))
-            y = _cuda_kernel()(u_, dt_, a, b_, c_).transpose(1, 2)
+            y = self.kernel(u_, dt_, a, b_, c_).transpose(1, 2)
         else:
             y = selective_scan(u, dt, a, b, c)
         return self.out_proj(((y + self.D * u) * F.silu(z)).to(x.dtype))
@@ -138,20 +140,21 @@ class Mamba(SequenceMixer):
         return F.softplus(F.linear(dt, self.dt_proj.weight).to(wide) + bias), b.to(wide), c.to(wide)
 
 
-def _cuda_kernel():  # noqa: ANN202 - a function of a package that may be missing
+def _find_kernel(scan: str) -> Scan | None:
+    """mamba-ssm's kernel if it is installed and wanted.
+
+    Raises:
+        ImportError: if nothing else is wanted, saying how to get it.
+    """
+    if scan == "torch":
+        return None
     try:
         from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
     except ImportError as error:
+        if scan == "auto":
+            return None
         raise ImportError(
             "scan=cuda needs mamba-ssm, which is not installed: pip install 'gaussian-mixture-attention[cuda]' on a"
             " machine with an NVIDIA GPU and the CUDA toolkit, or take scan=auto or scan=torch"
         ) from error
     return selective_scan_fn
-
-
-def _has_cuda_kernel() -> bool:
-    try:
-        _cuda_kernel()
-    except ImportError:
-        return False
-    return True

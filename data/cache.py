@@ -1,7 +1,7 @@
 """Build a data set once and find it again: atomic, checked, safe between processes.
 
-A cached set is an Arrow folder with a manifest of the size and SHA-256 of each of its files. It is built beside its
-place and moved there whole; a set that does not match its manifest is built anew.
+A cached set is a folder with a manifest of the size and SHA-256 of each of its files. It is built beside its place and
+moved there whole; a set that does not match its manifest is built anew.
 """
 
 import hashlib
@@ -28,7 +28,18 @@ MANIFEST = "manifest.json"
 
 
 def load_or_build(folder: Path, build: Callable[[], DatasetDict]) -> DatasetDict:
-    """Return the data set in ``folder``, memory-mapped; call ``build`` first if it is missing or damaged."""
+    """Return the Arrow data set in ``folder``, memory-mapped; call ``build`` first if it is missing or damaged."""
+
+    def fill(place: Path) -> None:
+        built = build()
+        with _no_progress_bars():
+            built.save_to_disk(str(place))
+
+    return load_from_disk(str(find_or_fill(folder, fill)))
+
+
+def find_or_fill(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Return ``folder``; if it is missing or damaged, let ``fill`` write its files into an empty place first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if folder.exists() and (damage := find_damage(folder)):
@@ -37,12 +48,11 @@ def load_or_build(folder: Path, build: Callable[[], DatasetDict]) -> DatasetDict
         if not folder.exists():
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            built = build()
-            with _no_progress_bars():
-                built.save_to_disk(str(partial))
+            partial.mkdir()
+            fill(partial)
             (partial / MANIFEST).write_text(json.dumps(_fingerprints(partial), indent=1))
             os.replace(partial, folder)
-    return load_from_disk(str(folder))
+    return folder
 
 
 @contextmanager

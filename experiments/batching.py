@@ -4,14 +4,18 @@ A resumed run therefore sees what it would have seen, and two processes together
 length share a batch, so that little is padding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning
 import numpy as np
 import pyarrow.compute
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
+
+from data.windows import Windows
+
+Rows = Dataset | Windows
 
 WINDOW_BATCHES = 32  # rows are sorted by length among this many batches
 
@@ -116,7 +120,7 @@ class Batches(lightning.LightningDataModule):
     def __init__(
         self,
         data: Any,
-        splits: DatasetDict,
+        splits: Mapping[str, Rows],
         batch_size: int,
         steps: int,
         seed: int,
@@ -161,9 +165,9 @@ class Batches(lightning.LightningDataModule):
         sampler = EvaluationBatches(_lengths(rows), self.batch_size, self.trainer.global_rank, self.trainer.world_size)
         return self._loader(DataLoader, rows, sampler)
 
-    def _loader(self, kind: type[DataLoader], rows: Dataset, sampler: Sampler[list[int]]) -> DataLoader:
+    def _loader(self, kind: type[DataLoader], rows: Rows, sampler: Sampler[list[int]]) -> DataLoader:
         return kind(
-            rows.with_format("numpy"),
+            rows.with_format("numpy") if isinstance(rows, Dataset) else rows,
             batch_sampler=sampler,
             collate_fn=self.data.collate,
             num_workers=self.num_workers,
@@ -172,5 +176,7 @@ class Batches(lightning.LightningDataModule):
         )
 
 
-def _lengths(split: Dataset) -> np.ndarray:
-    return pyarrow.compute.list_value_length(split.data.column("tokens")).to_numpy()
+def _lengths(rows: Rows) -> np.ndarray:
+    if not isinstance(rows, Dataset):
+        return rows.lengths
+    return pyarrow.compute.list_value_length(rows.data.column("tokens")).to_numpy()

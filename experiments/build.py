@@ -14,6 +14,7 @@ from gma.mixer import require
 POSITIONS = ("learned", "sinusoidal", "none")
 PRECISIONS = ("auto", "bf16-mixed", "32-true", "64-true")
 HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead}
+LANGUAGE_MODEL = "next_token"
 
 
 def build_data(cfg: DictConfig) -> Any:
@@ -29,7 +30,8 @@ def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
     Raises:
         ValueError: for a head or positions that are not known, and whatever backbone, mixer and matching refuse.
     """
-    require(cfg.task.head in HEADS, "task.head", cfg.task.head, f"one of {', '.join(HEADS)}")
+    heads = [*HEADS] if data.num_classes else [LANGUAGE_MODEL]
+    require(cfg.task.head in heads, "task.head", cfg.task.head, f"one of {', '.join(heads)} for this task")
     require(
         cfg.backbone.positions in POSITIONS,
         "backbone.positions",
@@ -53,10 +55,12 @@ def _assemble(cfg: DictConfig, data: Any, mixer: Callable[[int], gma.SequenceMix
         positions = gma.SinusoidalPositions(dim)
     else:
         positions = gma.NoPositions()
+    embedding = gma.TokenEmbedding(data.vocab_size, dim)
+    is_language_model = cfg.task.head == LANGUAGE_MODEL
     return gma.SequenceModel(
         mixer,
-        gma.TokenEmbedding(data.vocab_size, dim),
-        HEADS[cfg.task.head](dim, data.num_classes),
+        embedding,
+        gma.LanguageModelHead(embedding) if is_language_model else HEADS[cfg.task.head](dim, data.num_classes),
         dim=dim,
         depth=cfg.backbone.depth,
         mlp_dim=mlp_dim,

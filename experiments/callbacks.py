@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,17 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from rich import get_console
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from experiments.errors import NonFiniteLossError
+from gma import GaussianMixtureAttention
+from gma.analysis import effective_components, mean_entropy
 
-BAR_LABELS = {"train/loss": "loss", "val/accuracy": "val acc"}  # the metrics that have room on the bar
+BAR_LABELS = {
+    "train/loss": "loss",
+    "val/accuracy": "val acc",
+    "val/perplexity": "val ppl",
+}  # the metrics that have room on the bar
 
 
 class Throughput(Callback):
@@ -39,7 +47,7 @@ class Throughput(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._unread = self._unread + batch.mask.sum()
+        self._unread = self._unread + (batch.inputs.numel() if batch.mask is None else batch.mask.sum())
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._pause()
@@ -122,6 +130,49 @@ class StopOnNonFiniteLoss(Callback):
         )
 
 
+class ComponentUsage(Callback):
+    """Logs, for every GMA layer, how many components it uses and how sharply, on the steps at which the loss is logged.
+
+    ``usage/layer<i>/effective_components``: exp of the entropy of mean responsibilities, 1 to K, mean over heads, of
+    queries and keys together. ``usage/layer<i>/entropy``: mean entropy of a token's responsibilities, 0 to log K nats.
+    """
+
+    def __init__(self) -> None:
+        self._hooks: list[RemovableHandle] = []
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if (trainer.global_step + 1) % trainer.log_every_n_steps:
+            return
+        layers = [layer for layer in module.modules() if isinstance(layer, GaussianMixtureAttention)]
+        for index, layer in enumerate(layers):
+            hook = partial(self._measure, module, f"usage/layer{index}")
+            self._hooks.append(layer.register_forward_hook(hook))
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    @staticmethod
+    def _measure(
+        module: lightning.LightningModule,
+        name: str,
+        layer: GaussianMixtureAttention,
+        inputs: tuple[Tensor, Tensor | None],
+        output: Tensor,
+    ) -> None:
+        x, mask = inputs
+        with torch.no_grad():
+            gamma = torch.cat(layer.responsibilities(x), dim=2)
+        real = None if mask is None else torch.cat([mask, mask], dim=1)
+        module.log(f"{name}/effective_components", effective_components(gamma, real).mean())
+        module.log(f"{name}/entropy", mean_entropy(gamma, real).mean())
+
+
 class ProgressBar(RichProgressBar):
     """One bar for the whole training: loss, accuracy, tokens/s, time gone and left; a line at every validation."""
 
@@ -139,7 +190,8 @@ class ProgressBar(RichProgressBar):
         super().on_validation_end(trainer, module)
         if trainer.state.fn != "fit" or trainer.sanity_checking or not trainer.is_global_zero:
             return
-        shown = {name: f"{float(value):.4g}" for name, value in trainer.callback_metrics.items() if "/" in name}
+        metrics = trainer.callback_metrics.items()
+        shown = {name: f"{float(value):.4g}" for name, value in metrics if name.startswith(("train/", "val/"))}
         speed = f"{self.throughput.tokens_per_second * trainer.world_size:,.0f} tokens/s"
         line = "  ".join(f"{name} {value}" for name, value in sorted(shown.items()))
         console = self.progress.console if self.progress is not None else get_console()

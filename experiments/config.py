@@ -26,7 +26,8 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
         value = OmegaConf.select(cfg, key, throw_on_missing=True)
         parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     parts["task"].pop("scales")
-    parts["task"]["data"].pop("cache_dir")
+    for place in ("cache_dir", "data_dir"):
+        parts["task"]["data"].pop(place, None)
     return parts
 
 
@@ -47,14 +48,14 @@ def register_resolvers() -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a complaint about the request (a value, file or device, a failed target) into :class:`RefusedError`."""
+    """Turn a complaint about the request (a value, file, device, package) into :class:`RefusedError`."""
     from hydra.errors import InstantiationException
 
     try:
         yield
     except InstantiationException as error:
         raise RefusedError(_first_line(error.__cause__ or error)) from error
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         raise RefusedError(_first_line(error)) from error
 
 

@@ -4,6 +4,8 @@ import argparse
 import sys
 from dataclasses import dataclass
 
+from omegaconf import DictConfig
+
 from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
 
@@ -55,7 +57,6 @@ def describe(overrides: list[str]) -> list[Row]:
 def _describe(name: str, overrides: list[str], reference: int | None) -> Row:
     import torch
     from hydra import compose, initialize_config_dir
-    from hydra.utils import instantiate
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -71,17 +72,24 @@ def _describe(name: str, overrides: list[str], reference: int | None) -> Row:
             model = build_model(cfg, data).eval()
             with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), CountOperations() as count:
                 model(torch.zeros(1, data.length, dtype=torch.int64))
+    parameters = count_parameters(model)
+    ratio = parameters / (reference or parameters)
+    per_token = (count.products / data.length, count.elementwise / data.length)
+    return Row(name, model.mlp_dim, parameters, ratio, *per_token, decoding_state(cfg))
+
+
+def decoding_state(cfg: DictConfig) -> tuple[int, ...] | None:
+    """Numbers held per sequence by the causal form of the config's mixer, in all blocks, at ``STATE_LENGTHS``."""
+    import torch
+    from hydra.utils import instantiate
+
     cfg.task.causal = True
     try:
         with torch.device("meta"):
             mixer = instantiate(cfg.model)(cfg.backbone.dim)
-        state = tuple(cfg.backbone.depth * mixer.state_elements(length) for length in STATE_LENGTHS)
     except ValueError:
-        state = None
-    parameters = count_parameters(model)
-    ratio = parameters / (reference or parameters)
-    per_token = (count.products / data.length, count.elementwise / data.length)
-    return Row(name, model.mlp_dim, parameters, ratio, *per_token, state)
+        return None
+    return tuple(cfg.backbone.depth * mixer.state_elements(length) for length in STATE_LENGTHS)
 
 
 def show(rows: list[Row]) -> None:
@@ -89,15 +97,15 @@ def show(rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for heading in ("model", "parameters", "ratio", "mlp_dim", "matmul", "other", "1k", "16k", "1M"):
         table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
     for row in rows:
         if row.refused:
             table.add_row(row.model, *8 * ["-"])
             continue
-        state = ["-"] * len(STATE_LENGTHS) if row.state is None else [_short(count) for count in row.state]
-        cost = [_short(row.products), _short(row.elementwise)]
+        state = ["-"] * len(STATE_LENGTHS) if row.state is None else [short(count) for count in row.state]
+        cost = [short(row.products), short(row.elementwise)]
         table.add_row(row.model, f"{row.parameters:,}", f"{row.ratio:.3f}", str(row.mlp_dim), *cost, *state)
     console = Console()
     console.print(table)
@@ -112,7 +120,7 @@ def show(rows: list[Row]) -> None:
     )
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
     """Three digits and a unit: 4352 is 4.35k."""
     for unit in ("", "k", "M"):
         if number < 999.5:

@@ -18,13 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from experiments import machine, results
 from experiments.batching import Batches
 from experiments.build import build_data, build_model, check_training
-from experiments.callbacks import ProgressBar, StopOnNonFiniteLoss, Throughput
+from experiments.callbacks import ComponentUsage, ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
 from experiments.config import config_hash, refusing
+from experiments.language_modelling import LanguageModelling
 from experiments.loggers import build_logger, mirror
 from experiments.matching import count_parameters
+from experiments.module import TrainingModule
 
-MONITOR = "val/accuracy"
+MODULES: dict[str, type[TrainingModule]] = {
+    "classification": Classification,
+    "language_modelling": LanguageModelling,
+}
 
 
 def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
@@ -44,9 +49,9 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     with _quiet_lightning(), refusing():
         data = build_data(cfg)
         model = build_model(cfg, data)
-        module = Classification(model, data.num_classes, cfg.train, cfg.seed)
+        module = MODULES[cfg.task.kind](model, data, cfg.train, cfg.seed)
         try:
-            trainer = build_trainer(cfg, run_id, folder, throughput)
+            trainer = build_trainer(cfg, run_id, folder, throughput, module)
         except MisconfigurationException as error:
             devices = f"trainer.accelerator={cfg.trainer.accelerator} trainer.devices={cfg.trainer.devices}"
             raise ValueError(f"{devices} is not to be had here: {error}; trainer=auto takes what is there") from error
@@ -85,7 +90,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         metrics=metrics,
         metrics_last=metrics_last,
         checkpoints={
-            "chosen_by": MONITOR,
+            "chosen_by": module.monitor,
             "best": {"file": "checkpoints/best.ckpt", "step": best_step},
             "last": {"file": "checkpoints/last.ckpt", "step": last_step},
         },
@@ -118,7 +123,9 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     return result
 
 
-def build_trainer(cfg: DictConfig, run_id: str, folder: Path, throughput: Throughput) -> lightning.Trainer:
+def build_trainer(
+    cfg: DictConfig, run_id: str, folder: Path, throughput: Throughput, module: TrainingModule
+) -> lightning.Trainer:
     """Lightning's trainer with this project's callbacks; one "epoch" is the whole training."""
     precision = cfg.trainer.precision
     if precision == "auto":
@@ -142,14 +149,15 @@ def build_trainer(cfg: DictConfig, run_id: str, folder: Path, throughput: Throug
         callbacks=[
             throughput,
             StopOnNonFiniteLoss(folder / "checkpoints" / "last.ckpt"),
-            ModelCheckpoint(filename="best", monitor=MONITOR, mode="max", **where),
+            ModelCheckpoint(filename="best", monitor=module.monitor, mode=module.mode, **where),
             ModelCheckpoint(filename="last", **where),  # after "best", whose state it carries
+            ComponentUsage(),
             ProgressBar(throughput),
         ],
     )
 
 
-def _test(trainer: lightning.Trainer, module: Classification, batches: Batches, checkpoint: Path) -> dict[str, float]:
+def _test(trainer: lightning.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path) -> dict[str, float]:
     """Metrics of a checkpoint's weights on the validation and the test split."""
     module.load_state_dict(_load(checkpoint)["state_dict"])
     trainer.test(module, batches, verbose=False)

@@ -23,8 +23,9 @@ class GaussianMixtureAttention(MemoryMixer):
         num_components: K.
         route_dim: R, the width of queries and keys; ``None`` takes D.
         causal: whether output i sees inputs 0 .. i only.
-        temperature, mean_spread, equal_norms, initial_variance, variance_floor: of the mixture, see
-            :class:`GaussianMixture`; the paper's exact form is ``temperature=1, equal_norms=False``.
+        temperature, learn_temperature, normalize_inputs, learning_rate_scale, mean_spread, equal_norms,
+        initial_variance, variance_floor: of the mixture, see :class:`GaussianMixture`; the paper's exact form is
+            ``temperature=1, equal_norms=False``.
         bias: whether the four projections have one.
         eps: added to the normaliser.
 
@@ -48,6 +49,9 @@ class GaussianMixtureAttention(MemoryMixer):
         causal: bool = False,
         *,
         temperature: float | None = None,
+        learn_temperature: bool = False,
+        normalize_inputs: bool = False,
+        learning_rate_scale: float = 1.0,
         mean_spread: float = 1.0,
         equal_norms: bool = True,
         initial_variance: float = 1.0,
@@ -63,6 +67,9 @@ class GaussianMixtureAttention(MemoryMixer):
             num_components,
             self.route_dim,
             temperature=temperature,
+            learn_temperature=learn_temperature,
+            normalize_inputs=normalize_inputs,
+            learning_rate_scale=learning_rate_scale,
             mean_spread=mean_spread,
             equal_norms=equal_norms,
             initial_variance=initial_variance,

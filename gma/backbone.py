@@ -3,14 +3,17 @@
 Shapes: B batch, N tokens.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from gma.embedding import NoPositions
 from gma.heads import Head, LanguageModelHead
 from gma.mixer import SequenceMixer, require
+from gma.sampling import check_sampling, sample
 
 
 class ModelState(NamedTuple):
@@ -123,3 +126,42 @@ class SequenceModel(nn.Module):
             x, block_state = block.step(x, block_state)
             states.append(block_state)
         return self.head(self.norm(x), mask=None), ModelState(tuple(states), state.position + 1)
+
+    def generate(
+        self,
+        prompt: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Tensor]:
+        """Continue a prompt, a token at a time, without end: take as many as you want.
+
+        Args:
+            prompt: (B, P) tokens, P >= 1.
+            temperature, top_k, top_p, generator: see :func:`gma.sampling.sample`.
+
+        Yields:
+            the next token of each row, (B,) int64.
+
+        Raises:
+            ValueError: for an empty prompt, whatever sampling refuses, and positions that have no vector.
+
+        Example:
+            >>> from itertools import islice
+            >>> tokens = torch.stack(list(islice(model.generate(prompt, top_p=0.9), 100)), dim=1)
+        """
+        require(prompt.dim() == 2 and prompt.shape[1] >= 1, "prompt", tuple(prompt.shape), "(B, P) with P at least 1")
+        check_sampling(temperature, top_k, top_p)
+        state = self.init_state(len(prompt))  # here, so that a refusal comes before the first token is asked for
+        choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+        return self._continue(prompt, state, choose)
+
+    @torch.no_grad()
+    def _continue(self, prompt: Tensor, state: ModelState, choose: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        for tokens in prompt.unbind(1):
+            logits, state = self.step(tokens, state)
+        while True:
+            tokens = choose(logits)
+            yield tokens
+            logits, state = self.step(tokens, state)

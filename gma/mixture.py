@@ -24,6 +24,10 @@ class GaussianMixture(nn.Module):
     Args:
         num_heads: H. num_components: K. route_dim: R.
         temperature: tau, divides the log density (not the prior); ``None`` is sqrt(R), the paper has 1.
+        learn_temperature: whether each head learns its own, from there on.
+        normalize_inputs: whether inputs are first scaled to a root mean square of 1 over R.
+        learning_rate_scale: times the learning rate of everything else; every parameter carries it as an attribute of
+            this name, which ``experiments`` heeds and other training code may.
         mean_spread: root mean square of the coordinates of the initial means.
         equal_norms: whether initial means are normal draws scaled to one norm, mean_spread sqrt(R), or left as drawn.
         initial_variance: of every component in every coordinate.
@@ -41,6 +45,9 @@ class GaussianMixture(nn.Module):
         route_dim: int,
         *,
         temperature: float | None = None,
+        learn_temperature: bool = False,
+        normalize_inputs: bool = False,
+        learning_rate_scale: float = 1.0,
         mean_spread: float = 1.0,
         equal_norms: bool = True,
         initial_variance: float = 1.0,
@@ -52,13 +59,20 @@ class GaussianMixture(nn.Module):
         require(route_dim >= 1, "route_dim", route_dim, "at least 1")
         positive = isinstance(temperature, int | float) and temperature > 0
         require(temperature is None or positive, "temperature", temperature, "positive, or None for sqrt(R)")
-        require(isinstance(equal_norms, bool), "equal_norms", equal_norms, "true or false")
+        for name, flag in (
+            ("equal_norms", equal_norms),
+            ("learn_temperature", learn_temperature),
+            ("normalize_inputs", normalize_inputs),
+        ):
+            require(isinstance(flag, bool), name, flag, "true or false")
+        require(learning_rate_scale > 0, "learning_rate_scale", learning_rate_scale, "positive")
         require(mean_spread >= 0, "mean_spread", mean_spread, "at least 0")
         require(variance_floor >= 1e-6, "variance_floor", variance_floor, "at least 1e-6")
         require(
             initial_variance > variance_floor, "initial_variance", initial_variance, f"above the floor {variance_floor}"
         )
-        self.temperature = math.sqrt(route_dim) if temperature is None else float(temperature)
+        self.initial_temperature = math.sqrt(route_dim) if temperature is None else float(temperature)
+        self.normalize_inputs = normalize_inputs
         self.variance_floor = variance_floor
         self.mean_spread = mean_spread
         self.equal_norms = equal_norms
@@ -66,7 +80,10 @@ class GaussianMixture(nn.Module):
         self.means = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
         self.raw_variances = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
         self.prior_logits = nn.Parameter(torch.empty(num_heads, num_components))
+        self.log_temperature = nn.Parameter(torch.empty(num_heads, 1, 1)) if learn_temperature else None
         self.reset_parameters()
+        for parameter in self.parameters():
+            parameter.learning_rate_scale = learning_rate_scale  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -79,6 +96,13 @@ class GaussianMixture(nn.Module):
         above_floor = self.initial_variance - self.variance_floor
         self.raw_variances.fill_(above_floor + math.log(-math.expm1(-above_floor)))  # the inverse of softplus
         self.prior_logits.zero_()
+        if self.log_temperature is not None:
+            self.log_temperature.fill_(math.log(self.initial_temperature))
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """tau: a number, or (H, 1, 1) if learned."""
+        return self.initial_temperature if self.log_temperature is None else self.log_temperature.exp()
 
     @property
     def variances(self) -> Tensor:
@@ -92,4 +116,6 @@ class GaussianMixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Responsibilities gamma (B, H, N, K) of ``x`` (B, H, N, R): float32, or float64 if ``x`` is."""
+        if self.normalize_inputs:
+            x = F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=1e-6)
         return routing.responsibilities(x, self.means, self.variances, self.log_priors, self.temperature)

@@ -11,6 +11,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from experiments.flops import CountOperations
 from gma import SequenceMixer
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -191,6 +192,17 @@ def test_state_elements_count_the_state(causal_mixer: SequenceMixer) -> None:
     held = sum(tensor[0].numel() for tensor in state if isinstance(tensor, torch.Tensor))
     declared = causal_mixer.state_elements(32)
     assert declared <= held <= 2 * declared  # a buffer may have room to grow
+
+
+def test_work_a_token_grows_only_if_the_state_does(causal_mixer: SequenceMixer) -> None:
+    work, state = [], causal_mixer.init_state(B)
+    with torch.no_grad():
+        for _t in range(200):
+            with CountOperations() as count:
+                _, state = causal_mixer.step(tokens(1)[:, 0], state)
+            work.append(count.products + count.elementwise)
+    constant = causal_mixer.state_elements(10) == causal_mixer.state_elements(200)
+    assert (work[10] == work[199]) is constant
 
 
 def test_heads_divide_the_width_or_are_refused(model: str) -> None:

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 
-def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float = 1.0) -> Tensor:
+def log_joint(
+    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
+) -> Tensor:
     """s_k(x) = log pi_k - 1/(2 tau) [R log 2 pi + sum_m log sigma^2_km + sum_m (x_m - mu_km)^2 / sigma^2_km].
 
-    ``x`` (B, H, N, R), ``means`` and ``variances`` (H, K, R), ``log_priors`` (H, K) -> (B, H, N, K). Paper: tau = 1.
+    ``x`` (B, H, N, R), ``means`` and ``variances`` (H, K, R), ``log_priors`` (H, K) -> (B, H, N, K). tau is a
+    number or (H, 1, 1); the paper has 1.
     """
     difference = x.unsqueeze(-2) - means.unsqueeze(-3)
     mahalanobis = (difference.square() / variances.unsqueeze(-3)).sum(-1)
@@ -25,7 +28,7 @@ def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, t
 
 
 def responsibilities(
-    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float = 1.0
+    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
 ) -> Tensor:
     """gamma_k(x) = exp s_k(x) / sum_l exp s_l(x), shape (B, H, N, K)."""
     return log_joint(x, means, variances, log_priors, temperature).softmax(-1)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def natural_parameters(
-    means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float = 1.0
+    means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The coefficients of s_k(x) = linear_k . x + quadratic_k . x^2 + constant_k (:func:`gma.ops.reference.log_joint`).
 
@@ -30,14 +30,17 @@ def natural_parameters(
     return linear, -0.5 * precision, log_priors - 0.5 * log_normaliser
 
 
-def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float = 1.0) -> Tensor:
+def log_joint(
+    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
+) -> Tensor:
     """s_k(x), finite for every finite ``x`` and any variance from 1e-6 up.
 
     Computed in float32, or in float64 if ``x`` is, whatever autocast says. Coordinates whose square would overflow are
     clamped (beyond 1e14 in float32).
 
     Args:
-        x: (B, H, N, R). means, variances: (H, K, R). log_priors: (H, K). temperature: tau, divides the log density.
+        x: (B, H, N, R). means, variances: (H, K, R). log_priors: (H, K).
+        temperature: tau, divides the log density; a number, or (H, 1, 1).
 
     Returns:
         (B, H, N, K) in float32 or float64.
@@ -45,8 +48,9 @@ def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, t
     batch, heads, length, width = x.shape
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
+        tau = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
         linear, quadratic, constant = natural_parameters(
-            means.to(dtype), variances.to(dtype), log_priors.to(dtype), temperature
+            means.to(dtype), variances.to(dtype), log_priors.to(dtype), tau
         )
 
         def per_row(parameter: Tensor) -> Tensor:  # (H, ...) -> (B H, ...)
@@ -60,7 +64,7 @@ def log_joint(x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, t
 
 
 def responsibilities(
-    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float = 1.0
+    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
 ) -> Tensor:
     """gamma_k(x) = softmax_k s_k(x): non-negative, summing to one over K. Arguments and dtype as :func:`log_joint`."""
     return log_joint(x, means, variances, log_priors, temperature).softmax(-1)

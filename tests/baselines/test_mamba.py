@@ -140,11 +140,12 @@ def test_the_cuda_kernel_is_explained_where_it_is_missing_and_taken_where_it_is_
     with pytest.raises(ValueError, match="scan='fast' is not allowed: scan must be one of auto, torch, cuda"):
         Mamba(16, scan="fast")
     interface = types.ModuleType("mamba_ssm.ops.selective_scan_interface")
-    interface.selective_scan_fn = lambda *_: None  # type: ignore[attr-defined]
+    interface.selective_scan_fn = selective_scan  # type: ignore[attr-defined]
     for name in ("mamba_ssm", "mamba_ssm.ops"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
-    assert Mamba(16, scan="cuda").scan == "cuda"
+    assert Mamba(16, scan="cuda").kernel is Mamba(16).kernel is selective_scan
+    assert Mamba(16, scan="torch").kernel is None
 
 
 def test_only_the_cuda_extra_asks_for_mamba_ssm() -> None:

@@ -9,12 +9,15 @@ from omegaconf import DictConfig
 
 from experiments.config import CONF, register_resolvers
 
-# ListOps with expressions of up to 60 tokens: the whole path in seconds.
-TINY = [
+SMALL = [
     "scale=smoke",
     "logger=none",
     "trainer=cpu",
     "trainer.precision=32-true",  # comparisons are exact, also where the processor has bfloat16
+]
+# ListOps with expressions of up to 60 tokens: the whole path in seconds.
+TINY = [
+    *SMALL,
     "task.data.min_length=5",
     "task.data.max_length=60",
     "task.data.length=64",
@@ -26,13 +29,14 @@ TINY = [
 
 @pytest.fixture
 def configure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfig]:
-    """``configure("model=sdpa", ...)``: the tiny config with these overrides on top."""
+    """``configure("model=sdpa", ...)``: the tiny config with these overrides; of another task, its smoke scale."""
     cache = tmp_path_factory.getbasetemp() / "cache"
 
     def make(*overrides: str) -> DictConfig:
         register_resolvers()
+        base = SMALL if any(override.startswith("task=wikitext") for override in overrides) else TINY
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", [*TINY, f"cache_dir={cache}", *overrides])
+            return compose("config", [*base, f"cache_dir={cache}", *overrides])
 
     return make
 

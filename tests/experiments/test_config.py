@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,7 @@ from experiments.config import CONF, config_hash, explain, identity, refusing, r
 from experiments.errors import RefusedError
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+BIDIRECTIONAL_ONLY = ["linformer"]
 TASKS = sorted(path.relative_to(CONF / "task").with_suffix("").as_posix() for path in (CONF / "task").rglob("*.yaml"))
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
 
@@ -26,7 +28,12 @@ def test_every_model_task_and_scale_composes_and_builds(
         cfg = compose("config", [f"model={model}", f"task={task}", f"scale={scale}", "cache_dir=unused"])
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     check_training(cfg)
-    build_model(cfg, build_data(cfg))
+    with torch.device("meta"):
+        if cfg.task.causal and model in BIDIRECTIONAL_ONLY:
+            with pytest.raises(ValueError, match="causal=True is not allowed"):
+                build_model(cfg, build_data(cfg))
+        else:
+            build_model(cfg, build_data(cfg))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

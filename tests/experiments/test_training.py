@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 
 from experiments import machine, results, training
 from experiments import run as command
-from experiments.classification import Classification, learning_rate_factor
+from experiments.classification import Classification
 from experiments.config import config_hash
 from experiments.errors import NonFiniteLossError, RefusedError
+from experiments.module import learning_rate_factor
 
 
 @pytest.fixture
@@ -218,11 +219,13 @@ def test_learning_rate_warms_up_to_its_peak_and_falls(configure: Callable[..., D
 def test_only_matrices_decay(configure: Callable[..., DictConfig]) -> None:
     cfg = configure()
     data = training.build_data(cfg)
-    module = Classification(training.build_model(cfg, data), data.num_classes, cfg.train, cfg.seed)
+    module = Classification(training.build_model(cfg, data), data, cfg.train, cfg.seed)
     groups = module.configure_optimizers()["optimizer"].param_groups
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    decayed = {names[id(parameter)] for parameter in groups[0]["params"]}
-    spared = {names[id(parameter)] for parameter in groups[1]["params"]}
+    decayed, spared = (
+        {names[id(p)] for group in groups if bool(group["weight_decay"]) is decays for p in group["params"]}
+        for decays in (True, False)
+    )
     assert decayed | spared == set(names.values())
     assert "model.blocks.0.mixer.q_proj.weight" in decayed
     assert {"model.blocks.0.mixer.mixture.means", "model.embedding.weight", "model.positions.table"} <= spared

@@ -38,6 +38,29 @@ def test_constraints_hold_for_any_parameters() -> None:
     assert mixture(torch.randn(1, 2, 5, 3)).isfinite().all()
 
 
+def test_a_learned_temperature_starts_at_the_fixed_one_and_learns() -> None:
+    torch.manual_seed(0)
+    fixed = GaussianMixture(2, 6, 9)
+    torch.manual_seed(0)
+    learned = GaussianMixture(2, 6, 9, learn_temperature=True)
+    x = torch.randn(1, 2, 5, 9)
+    torch.testing.assert_close(learned(x), fixed(x))
+    learned(x)[..., 0].sum().backward()
+    assert learned.log_temperature is not None
+    assert (learned.log_temperature.grad != 0).all()
+
+
+def test_normalized_inputs_do_not_feel_their_scale() -> None:
+    mixture, x = GaussianMixture(2, 6, 9, normalize_inputs=True), torch.randn(1, 2, 5, 9)
+    torch.testing.assert_close(mixture(100 * x), mixture(x), rtol=1e-4, atol=1e-6)
+    assert mixture(torch.zeros(1, 2, 5, 9)).isfinite().all()
+
+
+def test_every_parameter_carries_its_share_of_the_learning_rate() -> None:
+    mixture = GaussianMixture(2, 6, 9, learn_temperature=True, learning_rate_scale=5.0)
+    assert [parameter.learning_rate_scale for parameter in mixture.parameters()] == [5.0] * 4
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
@@ -45,6 +68,7 @@ def test_constraints_hold_for_any_parameters() -> None:
         ("num_components", 0),
         ("route_dim", -1),
         ("temperature", 0.0),
+        ("learning_rate_scale", 0.0),
         ("mean_spread", -0.1),
         ("initial_variance", 0.0),
         ("variance_floor", 0.0),

@@ -34,6 +34,16 @@ def test_equals_the_definition_with_all_gradients(function: str, temperature: fl
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_a_temperature_a_head_equals_the_definition_with_its_gradient() -> None:
+    temperature = (torch.rand(H, 1, 1, dtype=torch.float64) + 0.5).requires_grad_()
+    inputs = [torch.randn(B, H, 11, R, dtype=torch.float64), *(p.detach() for p in mixture())]
+    expected, found = (module.responsibilities(*inputs, temperature) for module in (reference, routing))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    weight = torch.randn_like(expected)
+    (mine,), (theirs,) = (torch.autograd.grad(gamma, temperature, weight) for gamma in (found, expected))
+    torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
 def test_log_joint_is_the_density_of_a_normal_distribution_times_its_prior() -> None:
     x = torch.randn(B, H, 4, R, dtype=torch.float64)
     means, variances, log_priors = mixture()

@@ -1,0 +1,102 @@
+"""``python -m experiments.generate checkpoint=... prompt=...``: text from a trained language model, as it comes."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.config import CONF, refusing, register_resolvers
+from experiments.errors import RefusedError
+
+HELP = """Continue a text with a language model that python -m experiments.run task=wikitext103 has trained.
+
+  python -m experiments.generate checkpoint=runs/wikitext103/gma/<run>/checkpoints/best.ckpt prompt="The river"
+
+Keys, and what each is unless set:
+"""
+
+
+def read_arguments(arguments: list[str]) -> DictConfig:
+    """``conf/generate.yaml`` with the command line's ``key=value`` on top.
+
+    Raises:
+        RefusedError: for a key that is not there, an argument that is no ``key=value``, or no checkpoint.
+    """
+    known = OmegaConf.load(CONF / "generate.yaml")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or key not in list(known):  # "in known" is false for a missing value
+            raise RefusedError(f"{argument} is not known; allowed: {', '.join(f'{name}=' for name in known)}")
+        # a prompt is text, whatever it looks like
+        known[key] = value if key == "prompt" else OmegaConf.from_dotlist([f"value={value}"]).value
+    if OmegaConf.is_missing(known, "checkpoint"):
+        raise RefusedError("checkpoint= is missing: name runs/wikitext103/<model>/<run>/checkpoints/best.ckpt")
+    return known
+
+
+def load_model(checkpoint: Path, cache_dir: str, data_dir: str | None) -> tuple[Any, Any]:
+    """The model of a checkpoint, ready to decode, and its data set, for the tokenizer.
+
+    Raises:
+        RefusedError: if the checkpoint, or the config beside it, is missing, or the model has no next token.
+    """
+    import torch
+
+    from experiments.build import LANGUAGE_MODEL, build_data, build_model
+
+    config = checkpoint.parents[1] / ".hydra" / "config.yaml"
+    for path in (checkpoint, config):
+        if not path.is_file():
+            raise RefusedError(f"{path} is not there: a run of experiments.run leaves both checkpoints and config")
+    cfg = OmegaConf.load(config)
+    cfg.cache_dir, cfg.data_dir = cache_dir, data_dir
+    if cfg.task.head != LANGUAGE_MODEL:
+        raise RefusedError(f"{checkpoint} is of task {cfg.task.name}, which predicts no next token")
+    with refusing():
+        data = build_data(cfg)
+        model = build_model(cfg, data)
+        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
+    weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+    model.load_state_dict(weights)
+    return model.eval(), data
+
+
+def write(arguments: DictConfig) -> None:
+    """Print the prompt and its continuation."""
+    import torch
+    from tokenizers.decoders import DecodeStream
+
+    model, data = load_model(Path(arguments.checkpoint), arguments.cache_dir, arguments.data_dir)
+    with refusing():
+        tokenizer = data.tokenizer
+        prompt = tokenizer.encode(arguments.prompt, add_special_tokens=False).ids or tokenizer.encode("\n").ids
+        generator = torch.Generator().manual_seed(arguments.seed)
+        choices = {key: arguments[key] for key in ("temperature", "top_k", "top_p")}
+        tokens = model.generate(torch.tensor([prompt]), **choices, generator=generator)
+    print(arguments.prompt, end="", flush=True)
+    stream = DecodeStream(skip_special_tokens=False)  # holds back the bytes of half a character
+    for token in islice(tokens, arguments.tokens):
+        piece = stream.step(tokenizer, int(token))
+        print((piece or "").replace(" <eos>", "\n"), end="", flush=True)
+    print()
+
+
+def main() -> None:
+    """The command."""
+    if not sys.argv[1:] or {"-h", "--help"} & set(sys.argv[1:]):
+        print(HELP + (CONF / "generate.yaml").read_text())
+        return
+    register_resolvers()
+    try:
+        write(read_arguments(sys.argv[1:]))
+    except (RefusedError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print()
+
+
+if __name__ == "__main__":
+    main()
