@@ -40,8 +40,8 @@ class Mamba(SequenceMixer):
         dim: width of the tokens.
         causal: whether output i sees inputs 0 .. i only; then parameters and keys are those of ``mamba_ssm.Mamba``.
         d_state: S. d_conv: W. expand: E / dim, over both directions.
-        scan: "auto" runs mamba-ssm's kernel on CUDA tensors if it is installed, else :func:`selective_scan`; "cuda"
-            refuses to do without it; "torch" never takes it.
+        scan: "auto" runs mamba-ssm's kernel on CUDA tensors if it is installed, else :func:`selective_scan`; "cuda" is
+            the same and refuses to be built where it is not installed; "torch" never takes it.
 
     Raises:
         ValueError: naming the argument, for a count below 1, an ``expand`` that leaves no channel, an unknown scan.
@@ -59,8 +59,8 @@ class Mamba(SequenceMixer):
         scan: str = "auto",
     ) -> None:
         super().__init__(dim, causal)
-        require(d_state >= 1, "d_state", d_state, "at least 1")
-        require(d_conv >= 1, "d_conv", d_conv, "at least 1")
+        for name, count in (("d_state", d_state), ("d_conv", d_conv)):
+            require(isinstance(count, int) and count >= 1, name, count, "a whole number, at least 1")
         require(scan in SCANS, "scan", scan, f"one of {', '.join(SCANS)}")
         channels = round(expand * dim) if causal else round(expand * dim) // 2
         require(channels >= 1, "expand", expand, f"enough to give each direction a channel at dim={dim}")
@@ -154,7 +154,8 @@ def _find_kernel(scan: str) -> Scan | None:
         if scan == "auto":
             return None
         raise ImportError(
-            "scan=cuda needs mamba-ssm, which is not installed: pip install 'gaussian-mixture-attention[cuda]' on a"
-            " machine with an NVIDIA GPU and the CUDA toolkit, or take scan=auto or scan=torch"
+            f"scan=cuda needs mamba-ssm, which cannot be imported ({error}): pip install"
+            " 'gaussian-mixture-attention[cuda]' on a machine with an NVIDIA GPU and the CUDA toolkit, or take"
+            " scan=auto or scan=torch"
         ) from error
     return selective_scan_fn

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from gma.ops.autograd import first_derivative_only
 
 CHUNK_ELEMENTS = 1 << 19  # T B S E: 2 MB in float32, which stay in cache; measured, 2^18 to 2^21 differ little
 
@@ -36,7 +37,7 @@ def selective_scan(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Te
 
     Chunk by chunk: what has no order (exponentials, inputs, outputs) for all its tokens at once, the recurrence in one
     fused multiply-add a token. The backward pass computes a chunk's states again from the one that it started with.
-    First derivatives only: differentiating twice raises ``RuntimeError``.
+    First derivatives only: ``create_graph=True`` raises ``RuntimeError``.
     """
     u, dt, b, c = (x.transpose(0, 1).contiguous() for x in (u, dt, b, c))  # a token's slice in one piece
     return _SelectiveScan.apply(u, dt, a.T.contiguous(), b, c).transpose(0, 1)
@@ -61,7 +62,7 @@ class _SelectiveScan(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         u, dt, a, b, c, *starts = ctx.saved_tensors
         grad = grad.contiguous()

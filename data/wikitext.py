@@ -35,8 +35,9 @@ FORMAT_VERSION = 1  # part of the cache key: raise it when the same text would g
 class WikiText:
     """Windows of ``length`` tokens over the three splits, see :class:`data.windows.Windows`.
 
-    Every line ends with a newline, which is a token (``<eos>`` of words) and counts as a word and a byte. The first
-    token of a split is predicted from a newline.
+    Every line ends with a newline (``<eos>`` of words), which counts as a word and a byte. The first token of a split
+    is predicted from a newline. With ``words``, a word that the vocabulary lacks is one ``<unk>``, easy to predict:
+    scores compare only with those of the same vocabulary.
 
     Args:
         cache_dir: where tokenizer and tokens go.
@@ -110,6 +111,11 @@ class WikiText:
         return Tokenizer.from_file(str(self._tokens() / "tokenizer.json"))
 
     @property
+    def place(self) -> Path:
+        """Where the cache keeps it."""
+        return self.cache_dir / "wikitext" / self.fingerprint
+
+    @property
     def fingerprint(self) -> str:
         """Names the tokens: the same for the same text and tokenizer."""
         if self.folder is not None:
@@ -145,7 +151,7 @@ class WikiText:
         return {"unigram_perplexity": float(np.exp(surprise[splits["test"].tokens].mean()))}
 
     def _tokens(self) -> Path:
-        return find_or_fill(self.cache_dir / "wikitext" / self.fingerprint, self._tokenise)
+        return find_or_fill(self.place, self._tokenise)
 
     def _tokenise(self, place: Path) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -13,7 +13,7 @@ from gma.mixer import require
 
 POSITIONS = ("learned", "sinusoidal", "none")
 PRECISIONS = ("auto", "bf16-mixed", "32-true", "64-true")
-HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead}
+HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead, "pair": gma.PairHead}
 LANGUAGE_MODEL = "next_token"
 
 

@@ -1,5 +1,6 @@
 """``python -m experiments.generate checkpoint=... prompt=...``: text from a trained language model, as it comes."""
 
+import pickle
 import sys
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
+from gma.mixer import require
 
 HELP = """Continue a text with a language model that python -m experiments.run task=wikitext103 has trained.
 
@@ -32,7 +34,7 @@ def read_arguments(arguments: list[str]) -> DictConfig:
             raise RefusedError(f"{argument} is not known; allowed: {', '.join(f'{name}=' for name in known)}")
         # a prompt is text, whatever it looks like
         known[key] = value if key == "prompt" else OmegaConf.from_dotlist([f"value={value}"]).value
-    if OmegaConf.is_missing(known, "checkpoint"):
+    if OmegaConf.is_missing(known, "checkpoint") or not known.checkpoint:
         raise RefusedError("checkpoint= is missing: name runs/wikitext103/<model>/<run>/checkpoints/best.ckpt")
     return known
 
@@ -41,13 +43,16 @@ def load_model(checkpoint: Path, cache_dir: str, data_dir: str | None) -> tuple[
     """The model of a checkpoint, ready to decode, and its data set, for the tokenizer.
 
     Raises:
-        RefusedError: if the checkpoint, or the config beside it, is missing, or the model has no next token.
+        RefusedError: if the checkpoint or the config of its run is missing, damaged, of other data or of another task.
     """
     import torch
 
     from experiments.build import LANGUAGE_MODEL, build_data, build_model
+    from experiments.training import check_same_data
 
-    config = checkpoint.parents[1] / ".hydra" / "config.yaml"
+    checkpoint = checkpoint.expanduser().resolve()
+    run = checkpoint.parent.parent
+    config = run / ".hydra" / "config.yaml"
     for path in (checkpoint, config):
         if not path.is_file():
             raise RefusedError(f"{path} is not there: a run of experiments.run leaves both checkpoints and config")
@@ -57,10 +62,14 @@ def load_model(checkpoint: Path, cache_dir: str, data_dir: str | None) -> tuple[
         raise RefusedError(f"{checkpoint} is of task {cfg.task.name}, which predicts no next token")
     with refusing():
         data = build_data(cfg)
+        check_same_data(run, data)
         model = build_model(cfg, data)
-        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
-    weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-    model.load_state_dict(weights)
+        try:
+            state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
+            weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+            model.load_state_dict(weights)
+        except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
+            raise ValueError(f"{checkpoint} is damaged, or of other code than this: {error}") from error
     return model.eval(), data
 
 
@@ -69,6 +78,10 @@ def write(arguments: DictConfig) -> None:
     import torch
     from tokenizers.decoders import DecodeStream
 
+    with refusing():
+        for key in ("tokens", "seed"):
+            value = arguments[key]
+            require(isinstance(value, int) and value >= 0, key, value, "a whole number, at least 0")
     model, data = load_model(Path(arguments.checkpoint), arguments.cache_dir, arguments.data_dir)
     with refusing():
         tokenizer = data.tokenizer
@@ -76,11 +89,13 @@ def write(arguments: DictConfig) -> None:
         generator = torch.Generator().manual_seed(arguments.seed)
         choices = {key: arguments[key] for key in ("temperature", "top_k", "top_p")}
         tokens = model.generate(torch.tensor([prompt]), **choices, generator=generator)
-    print(arguments.prompt, end="", flush=True)
     stream = DecodeStream(skip_special_tokens=False)  # holds back the bytes of half a character
+    for token in prompt:  # so that it knows what stands before the first word
+        stream.step(tokenizer, token)
+    print(arguments.prompt, end="", flush=True)
     for token in islice(tokens, arguments.tokens):
-        piece = stream.step(tokenizer, int(token))
-        print((piece or "").replace(" <eos>", "\n"), end="", flush=True)
+        piece = stream.step(tokenizer, int(token)) or ""
+        print(piece.replace(" <eos>", "\n").replace("<eos>", "\n"), end="", flush=True)
     print()
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,16 +28,22 @@ _failures: list[tuple[int, str]] = []
 def _run(cfg: DictConfig) -> None:
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
+    many = job.mode == RunMode.MULTIRUN
+    cell = f"{' '.join(job.overrides.task)}: " if many else ""
     with _as_single_job(job.overrides.task):
         try:
-            run_id = f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}"
-            _train(cfg, run_id, folder)
+            _train(cfg, f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}", folder)
         except RefusedError as error:
-            _refuse(str(error), folder)
+            _refuse(f"{cell}{error}", folder)
         except OmegaConfBaseException as error:
-            _refuse(explain(error, job.overrides.task), folder)
+            _refuse(f"{cell}{explain(error, job.overrides.task)}", folder)
         except NonFiniteLossError as error:
-            _failures.append((1, f"{run_id}: {error}"))
+            _failures.append((1, f"{cell}{error}"))
+        except Exception as error:
+            if not many:
+                raise
+            traceback.print_exc()  # the other jobs go on; this one is named again at the end
+            _failures.append((1, f"{cell}{type(error).__name__}: {error}"))
 
 
 def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
@@ -45,6 +53,12 @@ def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
         with refusing():
             result = results.read(folder / results.FILE_NAME)
         print(f"{run_id} was finished at {result.finished_at}; resume=never runs it again")
+        from experiments.build import build_data
+
+        with refusing():
+            fingerprint = build_data(cfg).fingerprint
+        if fingerprint != result.dataset["fingerprint"]:
+            print(f"the data have changed since: that run had {result.dataset['fingerprint']}, here is {fingerprint}")
         if result.git != machine.git_state() or result.git["dirty"]:
             print(f"the code may have changed since: that run was made from commit {result.git}")
     else:

@@ -1,5 +1,6 @@
 """Train, test the best and the last checkpoint, write the result."""
 
+import json
 import logging
 import shutil
 import warnings
@@ -25,6 +26,8 @@ from experiments.language_modelling import LanguageModelling
 from experiments.loggers import build_logger, mirror
 from experiments.matching import count_parameters
 from experiments.module import TrainingModule
+
+DATA_FILE = "data.json"  # what a run's data were, from its first moment on
 
 MODULES: dict[str, type[TrainingModule]] = {
     "classification": Classification,
@@ -61,11 +64,16 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
 
     best, last = (folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt"))
     resuming = cfg.resume == "auto" and last.exists()
+    with refusing():
+        if resuming:
+            check_same_data(folder, data)
     parameters = count_parameters(model)
     if trainer.is_global_zero:
         if cfg.resume == "never":
             (folder / results.FILE_NAME).unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DATA_FILE).write_text(json.dumps(data.describe(), indent=1))
         began = "resumed" if resuming else "started"
         size = f"{parameters:,} parameters (feed-forward width {model.mlp_dim})"
         print(f"{run_id} {began}: {size}, {trainer.precision}, results in {folder}", flush=True)
@@ -121,6 +129,21 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         result.write(folder)
         mirror(result, trainer.loggers)
     return result
+
+
+def check_same_data(folder: Path, data: Any) -> None:
+    """Refuse to go on with a run whose data are no longer the same.
+
+    Raises:
+        ValueError: naming both fingerprints.
+    """
+    file = folder / DATA_FILE
+    then = json.loads(file.read_text())["fingerprint"] if file.is_file() else data.fingerprint
+    if then != data.fingerprint:
+        raise ValueError(
+            f"the data of {folder} have changed: it was run on {then}, now there is {data.fingerprint}; bring the old"
+            " data back, or take resume=never to run it again"
+        )
 
 
 def build_trainer(

@@ -3,7 +3,7 @@
 from gma.attention import GaussianMixtureAttention
 from gma.backbone import Block, SequenceModel
 from gma.embedding import ContinuousEmbedding, LearnedPositions, NoPositions, SinusoidalPositions, TokenEmbedding
-from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead
+from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead, PairHead
 from gma.memory_mixer import MemoryMixer
 from gma.mixer import SequenceMixer
 from gma.mixture import GaussianMixture
@@ -22,6 +22,7 @@ __all__ = [
     "MemoryMixer",
     "MultiHeadMixer",
     "NoPositions",
+    "PairHead",
     "SequenceMixer",
     "SequenceModel",
     "SinusoidalPositions",

@@ -34,10 +34,15 @@ class MeanPoolHead(Head):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """(B, N, dim) -> (B, num_classes); an all-padded row counts as a zero vector."""
-        if mask is None:
-            return self.classify(x.mean(1))
-        total = x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(1)
-        return self.classify(total / mask.sum(1, keepdim=True).clamp(min=1).to(x.dtype))
+        return self.classify(mean_over_tokens(x, mask))
+
+
+def mean_over_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, N, dim) -> (B, dim), over real tokens; zeros for a row of padding alone."""
+    if mask is None:
+        return x.mean(1)
+    total = x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(1)
+    return total / mask.sum(1, keepdim=True).clamp(min=1).to(x.dtype)
 
 
 class ClsHead(Head):
@@ -60,6 +65,24 @@ class ClsHead(Head):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """(B, 1 + N, dim) -> (B, num_classes)."""
         return self.classify(x[:, 0])
+
+
+class PairHead(Head):
+    """Class logits (B, num_classes) for pairs of sequences that one model has read: 2 B rows, first ones first.
+
+    Both are mean-pooled over real tokens; [a, b, a b, a - b] goes through one hidden layer (Long Range Arena's head for
+    retrieval).
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+        self.classify = nn.Sequential(nn.Linear(4 * dim, dim), nn.GELU(), nn.Linear(dim, num_classes))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """(2 B, N, dim) -> (B, num_classes)."""
+        first, second = mean_over_tokens(x, mask).chunk(2)
+        return self.classify(torch.cat([first, second, first * second, first - second], dim=-1))
 
 
 class LanguageModelHead(Head):

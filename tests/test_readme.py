@@ -26,7 +26,7 @@ COMMANDS = [
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_every_run_command_composes(arguments: str) -> None:
     register_resolvers()
-    overrides = [argument for argument in shlex.split(arguments) if not argument.startswith("-")]
+    overrides = [argument for argument in shlex.split(arguments, comments=True) if not argument.startswith("-")]
     jobs = [override.split(",")[0] for override in overrides]  # of a multirun, the first
     with initialize_config_dir(str(CONF), version_base="1.3"):
         compose("config", jobs)

@@ -4,33 +4,25 @@ Generated after the rules of LRA's own generator, without a network, or read fro
 """
 
 import hashlib
-import multiprocessing
-import os
-import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Value
-from datasets import Sequence as ListOf
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from datasets import Dataset, DatasetDict
 
-from data.batch import Batch, pad
-from data.cache import load_or_build
 from data.lra import expressions
+from data.lra.base import SPLITS, LabelledSequences, as_dataset, check_rows, split_rows
+from data.parallel import grow_rows
 
-SPLITS = ("train", "validation", "test")
 LRA_FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 SHARD_ROWS = 500
-FEATURES = Features({"tokens": ListOf(Value("uint8")), "label": Value("uint8")})
 GENERATOR_VERSION = 1  # part of the cache key: raise it when the same seed would give other rows
 
 
-class ListOps:
+class ListOps(LabelledSequences):
     """Three splits of expressions with columns ``tokens`` (see :mod:`data.lra.expressions`) and ``label`` 0-9.
 
     Args:
@@ -47,6 +39,8 @@ class ListOps:
         FileNotFoundError: for files missing in ``folder``.
     """
 
+    name = "listops"
+    pad_value = expressions.PAD
     vocab_size = expressions.VOCAB_SIZE
     num_classes = 10
 
@@ -61,8 +55,6 @@ class ListOps:
         folder: str | Path | None = None,
         processes: int | None = None,
     ) -> None:
-        if set(rows) != set(SPLITS) or any(count < 1 for count in rows.values()):
-            raise ValueError(f"rows={dict(rows)} is not allowed: give at least 1 row for each of {', '.join(SPLITS)}")
         if not 0 <= min_length < max_length - 1:
             raise ValueError(
                 f"min_length={min_length} is not allowed: it must be from 0 to max_length - 2={max_length - 2}"
@@ -73,11 +65,11 @@ class ListOps:
                 f" loses their value; give a length of at least max_length={max_length}, or lower max_length with it"
             )
         self.cache_dir = Path(cache_dir).expanduser()
-        self.rows = {split: int(rows[split]) for split in SPLITS}
+        self.rows = check_rows(rows)
         self.min_length, self.max_length, self.length = min_length, max_length, length
         self.seed = seed
         self.folder = None if folder is None else Path(folder).expanduser()
-        self.processes = processes or _cores()
+        self.processes = processes
         if self.folder is not None:
             missing = [name for name in LRA_FILES.values() if not (self.folder / name).is_file()]
             if missing:
@@ -85,11 +77,6 @@ class ListOps:
                     f"{self.folder} lacks {', '.join(missing)}: folder must hold LRA's listops files"
                     f" ({', '.join(LRA_FILES.values())}), or be null to generate the data"
                 )
-
-    def load(self) -> DatasetDict:
-        """The three splits, memory-mapped from the cache; built first if they are not there."""
-        build = self._generate if self.folder is None else self._read
-        return load_or_build(self.cache_dir / "listops" / self.fingerprint, build)
 
     @property
     def fingerprint(self) -> str:
@@ -105,17 +92,10 @@ class ListOps:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return f"files-{digest.hexdigest()[:16]}"
 
-    def describe(self) -> dict[str, Any]:
-        """What a result says of its data."""
-        return {
-            "name": "listops",
-            "source": "generated" if self.folder is None else "files",
-            "fingerprint": self.fingerprint,
-        }
-
-    def collate(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
-        """Rows of a split in numpy format -> one padded batch."""
-        return pad([row["tokens"] for row in rows], [int(row["label"]) for row in rows], expressions.PAD)
+    @property
+    def source(self) -> str:
+        """Generated, or LRA's files."""
+        return "generated" if self.folder is None else "files"
 
     def floors(self, splits: DatasetDict) -> dict[str, float]:
         """Test accuracy of rules that do not compute: each answers the commonest train label for what it looks at.
@@ -134,37 +114,17 @@ class ListOps:
                 right[rule] += answers[rule].get(seen, answers["majority_class"][None]) == label
         return {rule: right[rule] / len(splits["test"]) for rule in answers}
 
-    def _generate(self) -> DatasetDict:
-        wanted = sum(self.rows.values())
-        rows: dict[bytes, int] = {}  # a dict keeps the order and drops repeated expressions
-        columns = (TextColumn("Generating ListOps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.processes, context, initializer=_leave_interrupts_to_the_parent)
-        try:
-            with Progress(*columns) as progress:
-                bar = progress.add_task("", total=wanted)
-                shard = 0
-                while len(rows) < wanted:
-                    count = -(-(wanted - len(rows)) // SHARD_ROWS)
-                    shards = range(shard, shard + count)
-                    shard += count
-                    arguments = ((self.seed, number, self.min_length, self.max_length) for number in shards)
-                    for grown in pool.map(_grow_shard, arguments):
-                        rows.update(grown)
-                        progress.update(bar, completed=min(len(rows), wanted))
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return self._split(rows.items())
+    def _build(self) -> DatasetDict:
+        return self._generate() if self.folder is None else self._read()
 
-    def _split(self, rows: Iterable[tuple[bytes, int]]) -> DatasetDict:
-        # held-out rows first: they stay the same when a scale takes fewer rows to train on
-        stream = iter(rows)
-        parts = {split: list(islice(stream, self.rows[split])) for split in ("test", "validation", "train")}
-        return DatasetDict({split: _dataset(parts[split]) for split in SPLITS})
+    def _generate(self) -> DatasetDict:
+        grow = partial(_grow_shard, self.seed, self.min_length, self.max_length)
+        rows = grow_rows(grow, SHARD_ROWS, sum(self.rows.values()), self.processes, "Generating ListOps")
+        return split_rows(rows.items(), self.rows)
 
     def _read(self) -> DatasetDict:
         assert self.folder is not None
-        return DatasetDict({split: _dataset(self._rows_of(self.folder / name)) for split, name in LRA_FILES.items()})
+        return DatasetDict({split: as_dataset(self._rows_of(self.folder / name)) for split, name in LRA_FILES.items()})
 
     def _rows_of(self, path: Path) -> list[tuple[bytes, int]]:
         lines = path.read_text().splitlines()
@@ -186,22 +146,8 @@ class ListOps:
         return rows
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _grow_shard(arguments: tuple[int, int, int, int]) -> list[tuple[bytes, int]]:
-    seed, shard, min_length, max_length = arguments
+def _grow_shard(seed: int, min_length: int, max_length: int, shard: int) -> list[tuple[bytes, int]]:
     return expressions.grow_shard(seed, shard, SHARD_ROWS, min_length, max_length)
-
-
-def _dataset(rows: list[tuple[bytes, int]]) -> Dataset:
-    tokens = [np.frombuffer(row, dtype=np.uint8) for row, _ in rows]
-    return Dataset.from_dict({"tokens": tokens, "label": [label for _, label in rows]}, features=FEATURES)
 
 
 def _examples(split: Dataset) -> Iterator[tuple[np.ndarray, int]]:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from gma.ops.autograd import first_derivative_only
 
 
 class MemoryState(NamedTuple):
@@ -64,7 +65,7 @@ def causal_mix(
 
     The sequence is cut into chunks. Within one, the C x C scores are built and masked; what came before it is read from
     the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)); kept for the backward pass are
-    O(N (K + D + K D / C)) numbers. First derivatives only: differentiating twice raises ``RuntimeError``.
+    O(N (K + D + K D / C)) numbers. First derivatives only: ``create_graph=True`` raises ``RuntimeError``.
 
     Arguments and result as :func:`mix`, with M = N; any N >= 1, whole chunks or not.
     """
@@ -106,7 +107,7 @@ class _CausalMix(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, v, out, normaliser, memory, mass = ctx.saved_tensors
         narrow, wide = v.dtype, normaliser.dtype

@@ -106,9 +106,8 @@ def test_the_scan_keeps_one_state_a_chunk_for_the_backward_pass(monkeypatch: pyt
 
 def test_differentiating_the_scan_twice_is_refused() -> None:
     inputs = arguments(1, 4, 2, 2, torch.float64)
-    (gradient,) = torch.autograd.grad(selective_scan(*inputs).square().sum(), inputs[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(selective_scan(*inputs).square().sum(), inputs[0], create_graph=True)
 
 
 def test_step_sizes_start_between_a_thousandth_and_a_tenth() -> None:

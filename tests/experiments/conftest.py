@@ -42,6 +42,20 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictCon
 
 
 @pytest.fixture
+def files_of(tmp_path: Path) -> Callable[[str], list[str]]:
+    """``files_of("lra/retrieval")``: overrides that give a task the files it cannot do without."""
+
+    def overrides(task: str) -> list[str]:
+        if task != "lra/retrieval":
+            return []
+        for split in ("train", "eval", "test"):
+            (tmp_path / f"new_aan_pairs.{split}.tsv").write_text("1.0\tA\tB\tone\tother\n")
+        return [f"task.data.folder={tmp_path}"]
+
+    return overrides
+
+
+@pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     """Overrides that make the command line run the tiny config, in a folder of the test's own."""
     return [*TINY, f"cache_dir={tmp_path / 'cache'}", f"hydra.run.dir={tmp_path / 'run'}"]

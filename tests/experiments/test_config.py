@@ -22,10 +22,11 @@ TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_task_and_scale_composes_and_builds(
-    configure: Callable[..., DictConfig], model: str, task: str, scale: str
+    files_of: Callable[[str], list[str]], model: str, task: str, scale: str
 ) -> None:
+    choice = [f"model={model}", f"task={task}", f"scale={scale}", "cache_dir=unused"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"model={model}", f"task={task}", f"scale={scale}", "cache_dir=unused"])
+        cfg = compose("config", [*choice, *files_of(task)])
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     check_training(cfg)
     with torch.device("meta"):

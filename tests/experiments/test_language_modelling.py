@@ -12,10 +12,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import results, training
+from experiments import run as command
 from experiments.build import build_data, build_model
 from experiments.config import CONF
 from experiments.errors import RefusedError
-from experiments.generate import load_model, read_arguments
+from experiments.generate import load_model, read_arguments, write
 from experiments.language_modelling import LanguageModelling
 
 CAUSAL = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != "linformer")
@@ -131,7 +132,7 @@ def test_a_run_stopped_in_the_middle_of_a_pass_goes_on_with_the_same_batches(
     monkeypatch.setattr(LanguageModelling, "training_step", watching)
     stop_at = -1
     whole_result = run(folder="whole")
-    whole = [float(loss) for loss in losses]
+    whole = [loss.item() for loss in losses]
     losses.clear()
     stop_at = 6  # two steps after a checkpoint
     with pytest.raises(RuntimeError, match="power cut"):
@@ -139,7 +140,7 @@ def test_a_run_stopped_in_the_middle_of_a_pass_goes_on_with_the_same_batches(
     del losses[4:]
     stop_at = -1
     resumed_result = run()
-    assert [float(loss) for loss in losses] == whole
+    assert [loss.item() for loss in losses] == whole
     assert resumed_result.metrics == whole_result.metrics
 
 
@@ -180,9 +181,9 @@ def test_generate_writes_what_the_model_says(run: Run, tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / result.checkpoints["best"]["file"]
     root = Path(__file__).parents[2]
     cache = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml").cache_dir
-    command = [sys.executable, "-m", "experiments.generate", f"checkpoint={checkpoint}", f"cache_dir={cache}"]
+    generate = [sys.executable, "-m", "experiments.generate", f"checkpoint={checkpoint}", f"cache_dir={cache}"]
     arguments = ["prompt=the cat = ", "tokens=12", "temperature=0"]
-    done = subprocess.run([*command, *arguments], cwd=root, capture_output=True, text=True)
+    done = subprocess.run([*generate, *arguments], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     model, data = load_model(checkpoint, cache, None)
     tokens = data.tokenizer.encode("the cat = ").ids
@@ -198,3 +199,39 @@ def test_generate_answers_bad_requests_in_one_line(tmp_path: Path) -> None:
         read_arguments(["prompt=x"])
     with pytest.raises(RefusedError, match=r"best.ckpt is not there: a run of experiments.run leaves both"):
         load_model(tmp_path / "checkpoints" / "best.ckpt", "cache", None)
+
+
+def test_text_that_has_changed_is_noticed(
+    run: Run, make: Callable[..., DictConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for split in ("train", "validation", "test"):
+        (text / f"{split}.txt").write_text("one two three\n" * 200)
+    here = f"task.data.folder={text}"
+    result = run(here)
+    cache = make(here).cache_dir
+    checkpoint = tmp_path / "run" / result.checkpoints["best"]["file"]
+    load_model(checkpoint, cache, None)
+    (text / "train.txt").write_text("four five six\n" * 200)
+    with pytest.raises(RefusedError, match=r"the data of .* have changed: it was run on .*resume=never"):
+        load_model(checkpoint, cache, None)
+    command._train(make(here), result.run_id, tmp_path / "run")
+    assert "the data have changed since" in capsys.readouterr().out
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RefusedError, match="have changed"):
+        run(here)
+
+
+@pytest.mark.parametrize("key", ["tokens=-3", "tokens=many", "seed=x"])
+def test_generate_refuses_numbers_that_are_none(key: str) -> None:
+    with pytest.raises(RefusedError, match=r"is not allowed: .* must be a whole number, at least 0"):
+        write(read_arguments(["checkpoint=somewhere", key]))
+
+
+def test_a_damaged_checkpoint_is_refused(run: Run, make: Callable[..., DictConfig], tmp_path: Path) -> None:
+    result = run()
+    checkpoint = tmp_path / "run" / result.checkpoints["best"]["file"]
+    checkpoint.write_bytes(b"not a checkpoint")
+    with pytest.raises(RefusedError, match=r"best.ckpt is damaged"):
+        load_model(checkpoint, make().cache_dir, None)

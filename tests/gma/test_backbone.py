@@ -34,6 +34,18 @@ def test_classes_do_not_depend_on_what_stands_in_the_padding(head: type[torch.nn
     torch.testing.assert_close(model(tokens[1:, :30]), logits[1:])
 
 
+def test_pairs_are_read_by_one_model_and_compared_without_their_padding() -> None:
+    model = classifier(gma.PairHead(16, 2))
+    first, second = torch.randint(1, 20, (2, 3, 30)).unbind()
+    mask = torch.arange(30) < torch.tensor([30, 12, 1, 7, 30, 2])[:, None]
+    logits = model(torch.cat([first, second]), mask)
+    assert logits.shape == (3, 2)
+    alone = model(torch.cat([first[1:2, :12], torch.zeros(1, 12, dtype=torch.int64)]), None)
+    assert not torch.allclose(alone[0], logits[1])
+    pair = torch.cat([first[1:2], second[1:2]])
+    torch.testing.assert_close(model(pair, mask[[1, 4]])[0], logits[1])
+
+
 @pytest.mark.parametrize("head", [gma.MeanPoolHead, gma.ClsHead])
 def test_an_all_padded_row_is_finite(head: type[torch.nn.Module]) -> None:
     mask = torch.tensor([[True] * 8, [False] * 8])

@@ -138,9 +138,8 @@ def test_a_million_steps_lose_nothing_measurable() -> None:
 def test_differentiating_twice_is_refused_not_wrong() -> None:
     tensors = inputs(130)
     loss = memory.causal_mix(*tensors).square().sum()
-    (gradient,) = torch.autograd.grad(loss, tensors[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(loss, tensors[:1], create_graph=True)
 
 
 def test_what_is_kept_for_the_backward_pass_is_linear_in_the_length() -> None:

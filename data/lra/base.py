@@ -1,0 +1,108 @@
+"""What the data sets of Long Range Arena have in common: cached Arrow splits of tokens with a label."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Value
+from datasets import Sequence as ListOf
+
+from data.batch import Batch, pad
+from data.cache import load_or_build
+
+SPLITS = ("train", "validation", "test")
+FEATURES = Features({"tokens": ListOf(Value("uint8")), "label": Value("uint8")})
+
+
+class LabelledSequences(ABC):
+    """Three splits with columns ``tokens`` and ``label``, built once and found again.
+
+    A subclass sets ``cache_dir`` and says what names its rows (``fingerprint``), where they come from (``source``) and
+    how to build them (``_build``).
+    """
+
+    name: ClassVar[str]
+    vocab_size: ClassVar[int]
+    num_classes: ClassVar[int]
+    pad_value: ClassVar[int] = 0
+    length: int  # of the longest row
+    cache_dir: Path
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Names the data: the same for the same rows."""
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """Where the rows come from: generated, files, hub, or a local copy of the hub's."""
+
+    @abstractmethod
+    def _build(self) -> DatasetDict:
+        """Make the three splits."""
+
+    @property
+    def place(self) -> Path:
+        """Where the cache keeps it."""
+        return self.cache_dir / self.name / self.fingerprint
+
+    def load(self) -> DatasetDict:
+        """The three splits, memory-mapped from the cache; built first if they are not there."""
+        return load_or_build(self.place, self._build)
+
+    def describe(self) -> dict[str, Any]:
+        """What a result says of its data."""
+        return {"name": self.name, "source": self.source, "fingerprint": self.fingerprint}
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
+        """Rows of a split in numpy format -> one batch, padded on the right where lengths differ."""
+        return pad([row["tokens"] for row in rows], [int(row["label"]) for row in rows], self.pad_value)
+
+    def floors(self, splits: DatasetDict) -> dict[str, float]:
+        """Test accuracy of rules that do not solve the task; here of always answering the commonest train label."""
+        ((answer, _),) = Counter(splits["train"]["label"]).most_common(1)
+        labels = list(splits["test"]["label"])
+        return {"majority_class": labels.count(answer) / len(labels)}
+
+
+def check_rows(rows: Mapping[str, int]) -> dict[str, int]:
+    """``rows`` as a dict of the three splits.
+
+    Raises:
+        ValueError: if a split is missing, unknown or below 1 row.
+    """
+    if set(rows) != set(SPLITS) or any(count < 1 for count in rows.values()):
+        raise ValueError(f"rows={dict(rows)} is not allowed: give at least 1 row for each of {', '.join(SPLITS)}")
+    return {split: int(rows[split]) for split in SPLITS}
+
+
+def split_rows(rows: Iterable[tuple[bytes, int]], counts: Mapping[str, int]) -> DatasetDict:
+    """The first rows test, the next validate, the others train, so that fewer train rows change none held out."""
+    stream: Iterator[tuple[bytes, int]] = iter(rows)
+    parts = {split: list(islice(stream, counts[split])) for split in ("test", "validation", "train")}
+    return DatasetDict({split: as_dataset(parts[split]) for split in SPLITS})
+
+
+def as_dataset(rows: Sequence[tuple[bytes, int]]) -> Dataset:
+    """Tokens, one a byte, with their labels."""
+    tokens = [np.frombuffer(row, dtype=np.uint8) for row, _ in rows]
+    return Dataset.from_dict({"tokens": tokens, "label": [label for _, label in rows]}, features=FEATURES)
+
+
+def hold_out(rows: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """``rows`` without a tenth of them, and that tenth; both in their old order."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    tenth = len(rows) // 10
+    return rows.select(np.sort(order[tenth:])), rows.select(np.sort(order[:tenth]))
+
+
+def limited(rows: Dataset, limit: int | None, seed: int) -> Dataset:
+    """At most ``limit`` of ``rows``, chosen by ``seed``, in their old order."""
+    if limit is None or limit >= len(rows):
+        return rows
+    return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:limit]))
