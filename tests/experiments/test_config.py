@@ -14,6 +14,8 @@ from experiments.errors import RefusedError
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 BIDIRECTIONAL_ONLY = ["linformer"]
+# LRA's own settings leave less room in a block than Mamba's smallest takes.
+TOO_SMALL = [("mamba", "lra/image", "paper"), ("mamba", "lra/pathfinder", "paper")]
 TASKS = sorted(path.relative_to(CONF / "task").with_suffix("").as_posix() for path in (CONF / "task").rglob("*.yaml"))
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
 
@@ -32,6 +34,9 @@ def test_every_model_task_and_scale_composes_and_builds(
     with torch.device("meta"):
         if cfg.task.causal and model in BIDIRECTIONAL_ONLY:
             with pytest.raises(ValueError, match="causal=True is not allowed"):
+                build_model(cfg, build_data(cfg))
+        elif (model, task, scale) in TOO_SMALL:
+            with pytest.raises(ValueError, match=r"cannot be matched: .* match_parameters=false"):
                 build_model(cfg, build_data(cfg))
         else:
             build_model(cfg, build_data(cfg))
