@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -22,6 +23,15 @@ class CountOperations(TorchDispatchMode):
         super().__init__()
         self.products = 0
         self.elementwise = 0
+
+    def __enter__(self) -> "CountOperations":
+        self._plain_attention = sdpa_kernel(SDPBackend.MATH)  # fused kernels do not show what they do
+        self._plain_attention.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._plain_attention.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
