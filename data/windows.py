@@ -45,5 +45,5 @@ class Windows(Sequence[dict[str, np.ndarray]]):
     def lengths(self) -> np.ndarray:
         """N of every window."""
         lengths = np.full(len(self), self.length)
-        lengths[-1] = min(len(self.tokens), len(self.tokens) - (len(self) - 1) * self.stride)
+        lengths[-1] = len(self.tokens) - (len(self) - 1) * self.stride
         return lengths

@@ -19,6 +19,23 @@ CONF = Path(__file__).parents[1] / "conf"
 IDENTITY = ("task", "model", "scale", "seed", "backbone", "match_parameters", "train", "trainer.precision")
 
 
+# Where one machine keeps things: neither part of a run's identity nor of its result.
+PLACES = ("cache_dir", "data_dir")
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """The config for a result: resolved, without places and without the budgets of the scales.
+
+    The chosen scale's budget stands in ``backbone`` and ``train``.
+    """
+    content: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)
+    del content["task"]["scales"]
+    for place in PLACES:
+        content.pop(place, None)
+        content["task"]["data"].pop(place, None)
+    return content
+
+
 def identity(cfg: DictConfig) -> dict[str, Any]:
     """The part of a config that decides a run's numbers, resolved; budgets of other scales left out."""
     parts: dict[str, Any] = {}
@@ -26,7 +43,7 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
         value = OmegaConf.select(cfg, key, throw_on_missing=True)
         parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     parts["task"].pop("scales")
-    for place in ("cache_dir", "data_dir"):
+    for place in PLACES:
         parts["task"]["data"].pop(place, None)
     return parts
 

@@ -14,14 +14,14 @@ import lightning
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments import machine, results
 from experiments.batching import Batches
 from experiments.build import build_data, build_model, check_training
 from experiments.callbacks import ComponentUsage, ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
-from experiments.config import config_hash, refusing
+from experiments.config import config_hash, refusing, resolved
 from experiments.language_modelling import LanguageModelling
 from experiments.loggers import build_logger, mirror
 from experiments.matching import count_parameters
@@ -78,7 +78,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         size = f"{parameters:,} parameters (feed-forward width {model.mlp_dim})"
         print(f"{run_id} {began}: {size}, {trainer.precision}, results in {folder}", flush=True)
     for logger in trainer.loggers:
-        logger.log_hyperparams(_resolved(cfg))
+        logger.log_hyperparams(resolved(cfg))
     with _quiet_lightning():
         trainer.fit(module, batches, ckpt_path=last if resuming else None, weights_only=False)
         trainer.save_checkpoint(last)
@@ -118,7 +118,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
             "devices": trainer.world_size,
             "malloc_thresholds_raised": raised,
         },
-        config=_resolved(cfg),
+        config=resolved(cfg),
         config_hash=config_hash(cfg),
         git=git,
         versions=machine.versions(),
@@ -189,13 +189,6 @@ def _test(trainer: lightning.Trainer, module: TrainingModule, batches: Batches, 
 
 def _load(checkpoint: Path) -> dict[str, Any]:
     return torch.load(checkpoint, map_location="cpu", weights_only=False)
-
-
-def _resolved(cfg: DictConfig) -> Any:
-    """The whole config without the budgets of the scales, whose chosen one stands in ``backbone`` and ``train``."""
-    resolved = OmegaConf.to_container(cfg, resolve=True)
-    del resolved["task"]["scales"]
-    return resolved
 
 
 def _num_workers(cfg: DictConfig, gpu: bool) -> int:
