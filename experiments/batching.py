@@ -13,6 +13,7 @@ import pyarrow.compute
 from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
+from data.batch import Batch
 from data.windows import Windows
 
 Rows = Dataset | Windows
@@ -139,6 +140,12 @@ class Batches(lightning.LightningDataModule):
         self.data, self.splits = data, splits
         self.batch_size, self.steps, self.seed, self.num_workers = batch_size, steps, seed, num_workers
 
+    def first(self) -> Batch:
+        """The batch of the first step, of all ranks together."""
+        rows = self._formatted("train")
+        order = TrainBatches(_lengths(self.splits["train"]), self.batch_size, self.steps, self.seed)
+        return self.data.collate([rows[row] for row in order.rows(0)])
+
     def train_dataloader(self) -> DataLoader:
         """From the trainer's current step on."""
         sampler = TrainBatches(
@@ -150,7 +157,7 @@ class Batches(lightning.LightningDataModule):
             self.trainer.world_size,
             start=self.trainer.global_step,
         )
-        return self._loader(TrainLoader, self.splits["train"], sampler)
+        return self._loader(TrainLoader, "train", sampler)
 
     def val_dataloader(self) -> DataLoader:
         """The validation split, during training."""
@@ -161,13 +168,17 @@ class Batches(lightning.LightningDataModule):
         return [self._evaluation("validation"), self._evaluation("test")]
 
     def _evaluation(self, split: str) -> DataLoader:
-        rows = self.splits[split]
-        sampler = EvaluationBatches(_lengths(rows), self.batch_size, self.trainer.global_rank, self.trainer.world_size)
-        return self._loader(DataLoader, rows, sampler)
+        lengths = _lengths(self.splits[split])
+        sampler = EvaluationBatches(lengths, self.batch_size, self.trainer.global_rank, self.trainer.world_size)
+        return self._loader(DataLoader, split, sampler)
 
-    def _loader(self, kind: type[DataLoader], rows: Rows, sampler: Sampler[list[int]]) -> DataLoader:
+    def _formatted(self, split: str) -> Rows:
+        rows = self.splits[split]
+        return rows.with_format("numpy") if isinstance(rows, Dataset) else rows
+
+    def _loader(self, kind: type[DataLoader], split: str, sampler: Sampler[list[int]]) -> DataLoader:
         return kind(
-            rows.with_format("numpy") if isinstance(rows, Dataset) else rows,
+            self._formatted(split),
             batch_sampler=sampler,
             collate_fn=self.data.collate,
             num_workers=self.num_workers,

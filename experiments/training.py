@@ -26,6 +26,7 @@ from experiments.language_modelling import LanguageModelling
 from experiments.loggers import build_logger, mirror
 from experiments.matching import count_parameters
 from experiments.module import TrainingModule
+from gma import start_means_from_data
 
 DATA_FILE = "data.json"  # what a run's data were, from its first moment on
 
@@ -67,6 +68,9 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     with refusing():
         if resuming:
             check_same_data(folder, data)
+        else:
+            batch = batches.first()
+            start_means_from_data(model, batch.inputs, batch.mask)
     parameters = count_parameters(model)
     if trainer.is_global_zero:
         if cfg.resume == "never":

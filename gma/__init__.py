@@ -1,6 +1,6 @@
 """Gaussian Mixture Attention: linear-time attention through K learned Gaussian components (arXiv 2606.18283)."""
 
-from gma.attention import GaussianMixtureAttention
+from gma.attention import GaussianMixtureAttention, start_means_from_data
 from gma.backbone import Block, SequenceModel
 from gma.embedding import ContinuousEmbedding, LearnedPositions, NoPositions, SinusoidalPositions, TokenEmbedding
 from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead, PairHead
@@ -27,4 +27,5 @@ __all__ = [
     "SequenceModel",
     "SinusoidalPositions",
     "TokenEmbedding",
+    "start_means_from_data",
 ]

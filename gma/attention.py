@@ -3,10 +3,13 @@
 Shapes: B batch, N tokens, M context tokens, H heads, K components, R routing width, D = dim / H value width.
 """
 
-from torch import Tensor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from gma.memory_mixer import MemoryMixer
-from gma.mixer import require
+from gma.mixer import require, require_mask
 from gma.mixture import GaussianMixture
 
 
@@ -24,8 +27,8 @@ class GaussianMixtureAttention(MemoryMixer):
         route_dim: R, the width of queries and keys; ``None`` takes D.
         causal: whether output i sees inputs 0 .. i only.
         temperature, learn_temperature, normalize_inputs, learning_rate_scale, mean_spread, equal_norms,
-        initial_variance, variance_floor: of the mixture, see :class:`GaussianMixture`; the paper's exact form is
-            ``temperature=1, equal_norms=False``.
+        means_from_data, initial_variance, variance_floor: of the mixture, see :class:`GaussianMixture`; the paper's
+            exact form is ``temperature=1, equal_norms=False``.
         bias: whether the four projections have one.
         eps: added to the normaliser.
 
@@ -54,6 +57,7 @@ class GaussianMixtureAttention(MemoryMixer):
         learning_rate_scale: float = 1.0,
         mean_spread: float = 1.0,
         equal_norms: bool = True,
+        means_from_data: bool = False,
         initial_variance: float = 1.0,
         variance_floor: float = 1e-4,
         bias: bool = True,
@@ -72,6 +76,7 @@ class GaussianMixtureAttention(MemoryMixer):
             learning_rate_scale=learning_rate_scale,
             mean_spread=mean_spread,
             equal_norms=equal_norms,
+            means_from_data=means_from_data,
             initial_variance=initial_variance,
             variance_floor=variance_floor,
         )
@@ -87,3 +92,37 @@ class GaussianMixtureAttention(MemoryMixer):
     def responsibilities(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gamma^Q (B, H, N, K) of ``x`` and Gamma^K (B, H, M, K) of ``context`` (default ``x``), float32 or better."""
         return self.features(x, context)
+
+    @torch.no_grad()
+    def start_means_from(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Put the initial means on queries and keys of the real tokens of ``x`` (B, N, dim), drawn at random.
+
+        Raises:
+            ValueError: for fewer queries and keys than components.
+        """
+        require_mask(mask, x)
+        tokens = x.flatten(0, 1) if mask is None else x[mask]
+        both = torch.cat([self.q_proj(tokens), self.k_proj(tokens)])
+        self.mixture.start_means_from(both.unflatten(-1, (self.num_heads, self.route_dim)))
+
+
+@torch.no_grad()
+def start_means_from_data(model: nn.Module, *inputs: Any) -> None:
+    """Run ``model(*inputs)`` once; each layer that asks for ``means_from_data`` starts its means from what reaches it.
+
+    Deeper layers see what the layers before them give with their new means. Does nothing if no layer asks for it.
+    """
+    layers = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, GaussianMixtureAttention) and layer.mixture.means_from_data
+    ]
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, arguments: layer.start_means_from(*arguments)) for layer in layers
+    ]
+    try:
+        if layers:
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()

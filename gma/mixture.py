@@ -30,6 +30,8 @@ class GaussianMixture(nn.Module):
             this name, which ``experiments`` heeds and other training code may.
         mean_spread: root mean square of the coordinates of the initial means.
         equal_norms: whether initial means are normal draws scaled to one norm, mean_spread sqrt(R), or left as drawn.
+        means_from_data: whether training code should call :func:`gma.start_means_from_data` before the first step;
+            nothing here does.
         initial_variance: of every component in every coordinate.
         variance_floor: eps_sigma; no variance falls below it.
 
@@ -50,6 +52,7 @@ class GaussianMixture(nn.Module):
         learning_rate_scale: float = 1.0,
         mean_spread: float = 1.0,
         equal_norms: bool = True,
+        means_from_data: bool = False,
         initial_variance: float = 1.0,
         variance_floor: float = 1e-4,
     ) -> None:
@@ -61,6 +64,7 @@ class GaussianMixture(nn.Module):
         require(temperature is None or positive, "temperature", temperature, "positive, or None for sqrt(R)")
         for name, flag in (
             ("equal_norms", equal_norms),
+            ("means_from_data", means_from_data),
             ("learn_temperature", learn_temperature),
             ("normalize_inputs", normalize_inputs),
         ):
@@ -76,6 +80,7 @@ class GaussianMixture(nn.Module):
         self.variance_floor = variance_floor
         self.mean_spread = mean_spread
         self.equal_norms = equal_norms
+        self.means_from_data = means_from_data
         self.initial_variance = initial_variance
         self.means = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
         self.raw_variances = nn.Parameter(torch.empty(num_heads, num_components, route_dim))
@@ -88,16 +93,39 @@ class GaussianMixture(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw new means; set variances to ``initial_variance`` and priors to 1/K."""
-        self.means.normal_(std=self.mean_spread)
-        route_dim = self.means.shape[-1]
-        if self.equal_norms and route_dim > 1:  # with R = 1 only two different means would be left
-            norms = self.means.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-            self.means.mul_(self.mean_spread * math.sqrt(route_dim) / norms)
+        self._set_means(torch.empty_like(self.means).normal_(std=self.mean_spread))
         above_floor = self.initial_variance - self.variance_floor
         self.raw_variances.fill_(above_floor + math.log(-math.expm1(-above_floor)))  # the inverse of softplus
         self.prior_logits.zero_()
         if self.log_temperature is not None:
             self.log_temperature.fill_(math.log(self.initial_temperature))
+
+    @torch.no_grad()
+    def start_means_from(self, x: Tensor) -> None:
+        """Put the means of each head on K different tokens drawn from ``x`` (T, H, R); scaled to one norm if
+        ``equal_norms``.
+
+        Raises:
+            ValueError: for fewer tokens than components.
+        """
+        heads, components, _ = self.means.shape
+        require(len(x) >= components, "tokens", len(x), f"at least num_components={components} to start means from")
+        x = self._prepare(x)
+        drawn = [x[torch.randperm(len(x), device=x.device)[:components], head] for head in range(heads)]
+        self._set_means(torch.stack(drawn).to(self.means.dtype))
+
+    def _set_means(self, means: Tensor) -> None:
+        route_dim = means.shape[-1]
+        if self.equal_norms and route_dim > 1:  # with R = 1 only two different means would be left
+            means = means * (
+                self.mean_spread * math.sqrt(route_dim) / means.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            )
+        self.means.copy_(means)
+
+    def _prepare(self, x: Tensor) -> Tensor:
+        if not self.normalize_inputs:
+            return x
+        return F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=1e-6)
 
     @property
     def temperature(self) -> float | Tensor:
@@ -116,6 +144,4 @@ class GaussianMixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Responsibilities gamma (B, H, N, K) of ``x`` (B, H, N, R): float32, or float64 if ``x`` is."""
-        if self.normalize_inputs:
-            x = F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=1e-6)
-        return routing.responsibilities(x, self.means, self.variances, self.log_priors, self.temperature)
+        return routing.responsibilities(self._prepare(x), self.means, self.variances, self.log_priors, self.temperature)

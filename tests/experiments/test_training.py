@@ -71,6 +71,12 @@ def test_metrics_are_those_of_the_saved_weights_on_every_row(
         assert metrics["test/loss"] == pytest.approx(sum(loss) / len(loss), abs=1e-4)
 
 
+def test_means_started_from_data_change_the_run_and_survive_a_resume(run: Callable[..., results.Result]) -> None:
+    started = run("model.means_from_data=true", "train.validate_every=12", folder="started")
+    assert started.metrics != run("train.validate_every=12", folder="drawn").metrics
+    assert run("model.means_from_data=true", "train.validate_every=12", folder="again").metrics == started.metrics
+
+
 def test_a_finished_run_is_shown_again_and_not_trained(
     run: Callable[..., results.Result],
     configure: Callable[..., DictConfig],

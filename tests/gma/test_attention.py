@@ -1,9 +1,12 @@
 """What GMA has beyond the mixer contract: the definition end to end, cross-attention, responsibilities, state size."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
-from gma import GaussianMixtureAttention
+from gma import GaussianMixtureAttention, MeanPoolHead, SequenceModel, start_means_from_data
 from gma.ops import reference
 
 
@@ -70,6 +73,30 @@ def test_state_holds_what_is_declared_at_any_length() -> None:
         == layer.state_elements(10**6)
         == 3 * 7 * 5
     )
+
+
+def test_layers_that_ask_for_it_start_their_means_from_what_reaches_them() -> None:
+    def build(means_from_data: bool) -> SequenceModel:
+        torch.manual_seed(0)
+        mixer = partial(
+            GaussianMixtureAttention, num_heads=2, num_components=5, equal_norms=False, means_from_data=means_from_data
+        )
+        return SequenceModel(mixer, nn.Identity(), MeanPoolHead(12, 2), dim=12, depth=2, mlp_dim=8)
+
+    x, mask = torch.randn(2, 30, 12), torch.arange(30) < torch.tensor([[30], [4]])
+    model, other = build(True), build(False)
+    start_means_from_data(other, x, mask)
+    assert all(torch.equal(one, same) for one, same in zip(other.parameters(), build(False).parameters(), strict=True))
+    start_means_from_data(model, x, mask)
+    for block in model.blocks:
+        layer, reached = block.mixer, block.mixer_norm(x)
+        tokens = torch.cat([heads(layer.q_proj(reached), 2), heads(layer.k_proj(reached), 2)], 2)
+        real = torch.cat([mask, mask], 1)
+        for head in range(2):
+            differences = layer.mixture.means[head].unsqueeze(1) - tokens[:, head][real]
+            assert (differences.abs().amax(-1).amin(-1) < 1e-5).all()
+        x = block(x, mask)
+    assert not model.blocks[0].mixer._forward_pre_hooks
 
 
 @pytest.mark.parametrize(

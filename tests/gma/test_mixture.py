@@ -61,6 +61,19 @@ def test_every_parameter_carries_its_share_of_the_learning_rate() -> None:
     assert [parameter.learning_rate_scale for parameter in mixture.parameters()] == [5.0] * 4
 
 
+@pytest.mark.parametrize("equal_norms", [False, True])
+def test_means_started_from_tokens_are_tokens_of_their_head(equal_norms: bool) -> None:
+    mixture, x = GaussianMixture(2, 6, 9, equal_norms=equal_norms, mean_spread=0.5), torch.randn(50, 2, 9)
+    mixture.start_means_from(x)
+    if equal_norms:
+        x = 0.5 * 3 * x / x.norm(dim=-1, keepdim=True)
+    found = torch.cdist(mixture.means.detach(), x.transpose(0, 1), compute_mode="donot_use_mm_for_euclid_dist") < 1e-5
+    assert (found.sum(-1) == 1).all()
+    assert (found.sum(-2) <= 1).all()  # no token twice
+    with pytest.raises(ValueError, match=r"tokens=5 .*at least num_components=6"):
+        mixture.start_means_from(x[:5])
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
