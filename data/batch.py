@@ -16,8 +16,8 @@ IGNORED = -100  # a label that no loss counts, as in torch.nn.functional.cross_e
 class Batch(NamedTuple):
     """Inputs and what they should give.
 
-    ``inputs`` (B, N) int64; ``mask`` (B, N) bool and true for real tokens, or ``None`` where all are; ``labels`` int64,
-    one a row (B,), or one a position (B, N) with ``IGNORED`` where there is none.
+    ``inputs`` (B, N) int64, or (B, N, C) float32; ``mask`` (B, N) bool and true for real tokens, or ``None`` where all
+    are; ``labels`` int64, one a row (B,), or one a position (B, N) with ``IGNORED`` where there is none.
     """
 
     inputs: Tensor

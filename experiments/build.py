@@ -6,6 +6,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 import gma
 from experiments.matching import matched_mlp_dim
@@ -23,7 +24,7 @@ def build_data(cfg: DictConfig) -> Any:
 
 
 def build_model(cfg: DictConfig, data: Any) -> gma.SequenceModel:
-    """The backbone with the config's mixer, sized for ``data`` (``vocab_size``, ``length``, ``num_classes``).
+    """The backbone with the config's mixer, sized for ``data``.
 
     With ``match_parameters``, :func:`experiments.matching.matched_mlp_dim` finds the feed-forward width.
 
@@ -55,7 +56,10 @@ def _assemble(cfg: DictConfig, data: Any, mixer: Callable[[int], gma.SequenceMix
         positions = gma.SinusoidalPositions(dim)
     else:
         positions = gma.NoPositions()
-    embedding = gma.TokenEmbedding(data.vocab_size, dim)
+    if data.vocab_size is None:
+        embedding: nn.Module = gma.ContinuousEmbedding(data.channels, dim)
+    else:
+        embedding = gma.TokenEmbedding(data.vocab_size, dim)
     is_language_model = cfg.task.head == LANGUAGE_MODEL
     return gma.SequenceModel(
         mixer,

@@ -47,7 +47,7 @@ class Throughput(Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._unread = self._unread + (batch.inputs.numel() if batch.mask is None else batch.mask.sum())
+        self._unread = self._unread + (batch.inputs.shape[:2].numel() if batch.mask is None else batch.mask.sum())
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._pause()

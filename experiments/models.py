@@ -70,7 +70,11 @@ def _describe(name: str, overrides: list[str], reference: int | None) -> Row:
         with FakeTensorMode():  # shapes without numbers: any size at once
             model = build_model(cfg, data).eval()
             with torch.no_grad(), CountOperations() as count:
-                model(torch.zeros(1, data.length, dtype=torch.int64))
+                model(
+                    torch.zeros(1, data.length, data.channels)
+                    if data.vocab_size is None
+                    else torch.zeros(1, data.length, dtype=torch.int64)
+                )
     parameters = count_parameters(model)
     ratio = parameters / (reference or parameters)
     per_token = (count.products / data.length, count.elementwise / data.length)

@@ -15,7 +15,7 @@ from data.batch import Batch, pad
 from data.cache import load_or_build
 
 SPLITS = ("train", "validation", "test")
-FEATURES = Features({"tokens": ListOf(Value("uint8")), "label": Value("uint8")})
+FEATURES = Features({"tokens": ListOf(Value("uint8")), "label": Value("int64")})
 
 
 class LabelledSequences(ABC):
@@ -26,7 +26,8 @@ class LabelledSequences(ABC):
     """
 
     name: ClassVar[str]
-    vocab_size: ClassVar[int]
+    vocab_size: int | None  # None: positions hold numbers
+    channels: int | None = None  # of them at each position
     num_classes: ClassVar[int]
     pad_value: ClassVar[int] = 0
     length: int  # of the longest row
@@ -46,6 +47,19 @@ class LabelledSequences(ABC):
     def _build(self) -> DatasetDict:
         """Make the three splits."""
 
+    def _build_checked(self) -> DatasetDict:
+        splits = self._build()
+        for split, rows in splits.items():
+            labels = np.asarray(rows["label"])
+            wrong = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
+            if len(wrong):
+                row = wrong[0]
+                raise ValueError(
+                    f"{self.name}: row {row} of the {split} split has label {labels[row]};"
+                    f" labels go from 0 to {self.num_classes - 1}"
+                )
+        return splits
+
     @property
     def place(self) -> Path:
         """Where the cache keeps it."""
@@ -53,7 +67,7 @@ class LabelledSequences(ABC):
 
     def load(self) -> DatasetDict:
         """The three splits, memory-mapped from the cache; built first if they are not there."""
-        return load_or_build(self.place, self._build)
+        return load_or_build(self.place, self._build_checked)
 
     def describe(self) -> dict[str, Any]:
         """What a result says of its data."""

@@ -13,7 +13,8 @@ from datasets import DatasetDict
 
 from data.hub import digest_of_files
 from data.lra import contours
-from data.lra.base import SPLITS, LabelledSequences, as_dataset, check_rows, split_rows
+from data.lra.base import SPLITS, as_dataset, check_rows, split_rows
+from data.lra.pixels import PixelSequences
 from data.parallel import grow_rows
 
 SHARD_ROWS = 250
@@ -21,14 +22,14 @@ GENERATOR_VERSION = 1  # part of the cache key: raise it when the same seed woul
 RELEASE_FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 
 
-class Pathfinder(LabelledSequences):
+class Pathfinder(PixelSequences):
     """Columns ``tokens``, the grey levels row by row, and ``label``: 1 if the dots are joined. Half of the images are.
 
     Args:
         cache_dir: where the Arrow files go.
         rows: images of the splits ``train``, ``validation`` and ``test``, when generated.
         style: the fields of :class:`data.lra.contours.Style`.
-        seed: of the generator.
+        pixels: see :class:`PixelSequences`. seed: of the generator.
         folder: LRA's release of this size (holding ``curv_contour_length_14`` and so on), instead of generating; the
             first 80 % of its images train, the next 10 % validate.
         processes: that generate; ``None`` takes every core. The images do not depend on it.
@@ -38,7 +39,6 @@ class Pathfinder(LabelledSequences):
     """
 
     name = "pathfinder"
-    vocab_size = 256
     num_classes = 2
 
     def __init__(
@@ -46,10 +46,12 @@ class Pathfinder(LabelledSequences):
         cache_dir: str | Path,
         rows: Mapping[str, int],
         style: Mapping[str, Any],
+        pixels: str = "tokens",
         seed: int = 0,
         folder: str | Path | None = None,
         processes: int | None = None,
     ) -> None:
+        super().__init__(pixels)
         self.style = contours.Style(**style)
         self.cache_dir = Path(cache_dir).expanduser()
         self.rows = check_rows(rows)
@@ -98,8 +100,12 @@ class Pathfinder(LabelledSequences):
                 cells = line.split()
                 image = self.folder / cells[0] / cells[1]
                 if image.stat().st_size:  # one image of the release is an empty file
-                    with Image.open(image) as opened:
-                        rows.append((np.asarray(opened.convert("L"), np.uint8).tobytes(), int(cells[3])))
+                    try:
+                        with Image.open(image) as opened:
+                            levels = np.asarray(opened.convert("L"), np.uint8)
+                    except OSError as error:  # also what Pillow raises for what is no image
+                        raise ValueError(f"{image} cannot be read: {error}") from error
+                    rows.append((levels.tobytes(), int(cells[3])))
         first, second = int(0.8 * len(rows)), int(0.9 * len(rows))
         parts = {"train": rows[:first], "validation": rows[first:second], "test": rows[second:]}
         return DatasetDict({split: as_dataset(part) for split, part in parts.items()})

@@ -5,7 +5,7 @@ read from a folder: ``new_aan_pairs.{train,eval,test}.tsv``, plain or ``.gz``, w
 """
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Retrieval(LabelledSequences):
     def _read(self, file: Path) -> Dataset:
         columns: dict[str, list[Any]] = {"tokens": [], "other": [], "label": []}
         with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(_whole(lines, file), start=1):
                 cells = line.rstrip(b"\r\n").split(b"\t")
                 if len(cells) != 5 or cells[0] not in (b"0", b"1", b"0.0", b"1.0"):
                     raise ValueError(
@@ -95,3 +95,10 @@ class Retrieval(LabelledSequences):
                 for column, text in (("tokens", cells[3]), ("other", cells[4])):
                     columns[column].append(np.frombuffer(text[: self.length], np.uint8))
         return Dataset.from_dict(columns, features=FEATURES)
+
+
+def _whole(lines: Iterable[bytes], file: Path) -> Iterator[bytes]:
+    try:
+        yield from lines
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is cut short or no gzip file: {error}") from error

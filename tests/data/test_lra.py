@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
 from datasets import Image as Picture
 from PIL import Image as Pillow
 
@@ -16,6 +17,7 @@ from data.lra.pathfinder import Pathfinder
 from data.lra.retrieval import Retrieval
 from data.lra.text import Text
 
+CIFAR = Features({"img": Picture(), "label": ClassLabel(num_classes=10)})
 REVIEWS = [("great fun", 1), ("dull", 0), ("naïve ☃", 1), ("a" * 50, 0)]
 
 
@@ -38,11 +40,10 @@ def reviews(tmp_path: Path) -> Path:
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
-    features = Features({"img": Picture(), "label": ClassLabel(num_classes=10)})
 
     def some(count: int) -> Dataset:
         images = [Pillow.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(count)]
-        return Dataset.from_dict({"img": images, "label": [i % 10 for i in range(count)]}, features=features)
+        return Dataset.from_dict({"img": images, "label": [i % 10 for i in range(count)]}, features=CIFAR)
 
     return hub(tmp_path / "cifar", {"train": some(30), "test": some(10)})
 
@@ -80,6 +81,45 @@ def test_images_are_grey_levels_and_black_is_no_padding(pictures: Path, tmp_path
     assert data.collate([rows[0], black]).mask is None
 
 
+def test_pixels_may_be_numbers(pictures: Path, tmp_path: Path) -> None:
+    data = Image(tmp_path / "cache", path=str(pictures), pixels="continuous")
+    assert (data.vocab_size, data.channels) == (None, 1)
+    batch = data.collate([{"tokens": np.array([0, 255, 51], np.uint8), "label": 3}])
+    torch.testing.assert_close(batch.inputs, torch.tensor([[[-1.0], [1.0], [-0.6]]]))
+    assert data.describe()["pixels"] == "continuous"
+    with pytest.raises(ValueError, match="pixels='grey' is not allowed: pixels must be one of tokens, continuous"):
+        Image(tmp_path, pixels="grey")
+
+
+def test_a_local_copy_that_lost_detail_says_so(tmp_path: Path) -> None:
+    picture = Pillow.new("RGB", (32, 32))
+    for compression in ("JPEG", "PNG"):
+        picture.save(tmp_path / f"picture.{compression}", compression)
+        cell = {"path": None, "bytes": (tmp_path / f"picture.{compression}").read_bytes()}
+        rows = Dataset.from_dict({"img": [cell], "label": [0]}, features=CIFAR)
+        data = Image(tmp_path / "cache", path=str(hub(tmp_path / compression, {"train": rows, "test": rows})))
+        assert ("with loss (JPEG)" in data.describe()["source"]) == (compression == "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "label", "message"),
+    [
+        (None, 11, "row 0 of the .* split has label 11; labels go from 0 to 9"),
+        (b"no image", 0, "cannot be read: .*image"),
+    ],
+)
+def test_pictures_that_make_no_sense_are_named(bytes_: bytes | None, label: int, message: str, tmp_path: Path) -> None:
+    good = tmp_path / "good.png"
+    Pillow.new("RGB", (32, 32)).save(good)
+    cell = {"path": None, "bytes": bytes_ or good.read_bytes()}
+    features = Features({"img": Picture(), "label": Value("int64")})
+    rows = Dataset.from_dict({"img": [cell] * 10, "label": [label] * 10}, features=features)
+    data = Image(tmp_path / "cache", path=str(hub(tmp_path / "hub", {"train": rows, "test": rows})))
+    with pytest.raises(ValueError, match=message):
+        data.load()
+    assert not data.place.exists()
+
+
 @pytest.mark.parametrize("data_set", [Text, Image])
 def test_missing_data_are_explained(data_set: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"Be online once.*GMA_DATA_DIR.*task.data.path"):
@@ -112,6 +152,10 @@ def test_retrieval_says_what_is_wrong_with_its_files(papers: Path) -> None:
         Retrieval(papers)
     pairs(papers, "eval", ["1.0\tA\tB\tonly one text"])
     with pytest.raises(ValueError, match=r"new_aan_pairs.eval.tsv.gz, line 1: not a label"):
+        Retrieval(papers / "cache", folder=papers).load()
+    whole = (papers / "new_aan_pairs.train.tsv.gz").read_bytes()
+    (papers / "new_aan_pairs.train.tsv.gz").write_bytes(whole[:-12])
+    with pytest.raises(ValueError, match=r"new_aan_pairs.train.tsv.gz is cut short"):
         Retrieval(papers / "cache", folder=papers).load()
     (papers / "new_aan_pairs.test.tsv.gz").unlink()
     with pytest.raises(FileNotFoundError, match=r"has neither new_aan_pairs.test.tsv nor new_aan_pairs.test.tsv.gz"):
@@ -153,6 +197,10 @@ def test_pathfinder_reads_the_release_without_its_empty_image(tmp_path: Path) ->
     assert [len(splits[split]) for split in ("train", "validation", "test")] == [16, 2, 2]
     levels = [row[0] for split in splits.values() for row in split["tokens"]]
     assert levels == [i for i in range(21) if i != 5]
+    (place / "imgs" / "0" / "sample_7.png").write_bytes(b"no image")
+    again = Pathfinder(tmp_path / "other", {"train": 1, "validation": 1, "test": 1}, STYLE, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"sample_7.png cannot be read"):
+        again.load()
     with pytest.raises(FileNotFoundError, match="must hold LRA's release"):
         Pathfinder(tmp_path, {"train": 1, "validation": 1, "test": 1}, STYLE, folder=tmp_path / "nowhere")
 
