@@ -64,8 +64,9 @@ def causal_mix(
     """Causal write and read: query i reads what keys 0 .. i have written.
 
     The sequence is cut into chunks. Within one, the C x C scores are built and masked; what came before it is read from
-    the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)); kept for the backward pass are
-    O(N (K + D + K D / C)) numbers. First derivatives only: ``create_graph=True`` raises ``RuntimeError``.
+    the memory that all earlier chunks have left. Time O(N (C (K + D) + K D)); kept for the backward pass are queries,
+    keys, values, result and normaliser, 2 K + 2 D + 1 numbers a token.
+    First derivatives only: ``create_graph=True`` raises ``RuntimeError``.
 
     Arguments and result as :func:`mix`, with M = N; any N >= 1, whole chunks or not.
     """
@@ -89,47 +90,52 @@ class _CausalMix(torch.autograd.Function):
     """The causal mix of chunks: q, k (B H G, C, K) and v (B H G, C, D) -> (B H G, C, D).
 
     With A = tril(q k^T), and S and Z what all earlier chunks have written: o = (A v + q S) / n, n = A 1 + q Z + eps.
-    The backward pass builds A again instead of keeping it. Kept: q, k, v, o, n, S and Z.
+    The backward pass builds A, S and Z again instead of keeping them. Kept: q, k, v, o and n.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: int, eps: float) -> Tensor:
         wide = torch.promote_types(v.dtype, torch.float32)
         with torch.autocast(v.device.type, enabled=False):
-            memory = _sum_over_chunks(torch.bmm(k.transpose(1, 2), v).to(wide), rows)
-            mass = _sum_over_chunks(k.sum(1, keepdim=True, dtype=wide), rows).transpose(1, 2)
+            memory, mass = _written_before(k, v, rows)
             scores = torch.bmm(q, k.transpose(1, 2)).tril_()
-            normaliser = torch.baddbmm(scores.sum(2, keepdim=True, dtype=wide), q.to(wide), mass).add_(eps)
-            memory = memory.to(v.dtype)
+            normaliser = scores.sum(2, keepdim=True, dtype=wide).add_((q * mass).sum(2, keepdim=True)).add_(eps)
             out = (torch.bmm(scores, v).baddbmm_(q, memory) / normaliser).to(v.dtype)
-        ctx.save_for_backward(q, k, v, out, normaliser, memory, mass)
+        ctx.save_for_backward(q, k, v, out, normaliser)
         ctx.rows = rows
         return out
 
     @staticmethod
     @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q, k, v, out, normaliser, memory, mass = ctx.saved_tensors
+        q, k, v, out, normaliser = ctx.saved_tensors
         narrow, wide = v.dtype, normaliser.dtype
         with torch.autocast(v.device.type, enabled=False):
             grad_normaliser = -(grad * out).sum(2, keepdim=True, dtype=wide) / normaliser
             grad_read = (grad / normaliser).to(narrow)  # with respect to A v + q S
             grad_n = grad_normaliser.to(narrow)
-            scores = torch.bmm(q, k.transpose(1, 2)).tril_()
             grad_scores = torch.baddbmm(grad_n, grad_read, v.transpose(1, 2)).tril_()
+            memory, mass = _written_before(k, v, ctx.rows)
+            grad_q = torch.bmm(grad_scores, k).baddbmm_(grad_read, memory.transpose(1, 2))
+            grad_q.addcmul_(grad_n, mass.to(narrow))
+            del memory
 
             later_memory = _sum_over_chunks(torch.bmm(q.transpose(1, 2), grad_read).to(wide), ctx.rows, reverse=True)
-            later_mass = _sum_over_chunks(
-                torch.bmm(q.to(wide).transpose(1, 2), grad_normaliser), ctx.rows, reverse=True
-            )
+            later_mass = _sum_over_chunks((q * grad_normaliser).sum(1, keepdim=True), ctx.rows, reverse=True)
             later_memory = later_memory.to(narrow)
-
-            grad_q = torch.bmm(grad_scores, k).baddbmm_(grad_read, memory.transpose(1, 2))
-            grad_q.baddbmm_(grad_n, mass.transpose(1, 2).to(narrow))
-            grad_k = torch.baddbmm(later_mass.transpose(1, 2).to(narrow), grad_scores.transpose(1, 2), q)
+            grad_k = torch.baddbmm(later_mass.to(narrow), grad_scores.transpose(1, 2), q)
             grad_k.baddbmm_(v, later_memory.transpose(1, 2))
+            del grad_scores
+            scores = torch.bmm(q, k.transpose(1, 2)).tril_()
             grad_v = torch.bmm(scores.transpose(1, 2), grad_read).baddbmm_(k, later_memory)
         return grad_q, grad_k, grad_v, None, None
+
+
+def _written_before(k: Tensor, v: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """S (B H G, K, D) in the dtype of ``v`` and Z (B H G, 1, K) in float32 or better."""
+    wide = torch.promote_types(v.dtype, torch.float32)
+    memory = _sum_over_chunks(torch.bmm(k.transpose(1, 2), v).to(wide), rows)
+    return memory.to(v.dtype), _sum_over_chunks(k.sum(1, keepdim=True, dtype=wide), rows)
 
 
 def _sum_over_chunks(x: Tensor, rows: int, reverse: bool = False) -> Tensor:

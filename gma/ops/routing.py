@@ -4,10 +4,12 @@ Shapes: B batch, N tokens, H heads, K components, R routing width.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from gma.ops.autograd import first_derivative_only
 
 
 def natural_parameters(
@@ -45,26 +47,65 @@ def log_joint(
     Returns:
         (B, H, N, K) in float32 or float64.
     """
-    batch, heads, length, width = x.shape
-    dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        tau = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
-        linear, quadratic, constant = natural_parameters(
-            means.to(dtype), variances.to(dtype), log_priors.to(dtype), tau
-        )
-
-        def per_row(parameter: Tensor) -> Tensor:  # (H, ...) -> (B H, ...)
-            return parameter.expand(batch, *parameter.shape).flatten(0, 1)
-
-        limit = 1e-5 * math.sqrt(torch.finfo(dtype).max)
-        x = F.hardtanh(x.to(dtype).reshape(batch * heads, length, width), -limit, limit)  # clamp, in one backward pass
-        scores = torch.baddbmm(per_row(constant.unsqueeze(-2)), x, per_row(linear.transpose(-1, -2)))
-        scores = scores.baddbmm_(x * x, per_row(quadratic.transpose(-1, -2)))
-        return scores.unflatten(0, (batch, heads))
+        rows, *coefficients = _prepare(x, means, variances, log_priors, temperature)
+        return _scores(_clamp(rows), *coefficients).unflatten(0, x.shape[:2])
 
 
 def responsibilities(
     x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor = 1.0
 ) -> Tensor:
-    """gamma_k(x) = softmax_k s_k(x): non-negative, summing to one over K. Arguments and dtype as :func:`log_joint`."""
-    return log_joint(x, means, variances, log_priors, temperature).softmax(-1)
+    """gamma_k(x) = softmax_k s_k(x): non-negative, summing to one over K. Arguments and dtype as :func:`log_joint`.
+
+    Kept for the backward pass: x and gamma, R + K numbers a token and head. First derivatives only:
+    ``create_graph=True`` raises ``RuntimeError``.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        gamma: Tensor = _Responsibilities.apply(*_prepare(x, means, variances, log_priors, temperature))
+        return gamma.unflatten(0, x.shape[:2])
+
+
+def _prepare(
+    x: Tensor, means: Tensor, variances: Tensor, log_priors: Tensor, temperature: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``x`` as (B H, N, R) and the coefficients of its scores, one set a row; all in float32 or better."""
+    batch, heads, length, width = x.shape
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    tau = temperature.to(dtype) if isinstance(temperature, Tensor) else temperature
+    parameters = natural_parameters(means.to(dtype), variances.to(dtype), log_priors.to(dtype), tau)
+    linear, quadratic, constant = (p.expand(batch, *p.shape).flatten(0, 1) for p in parameters)
+    return x.to(dtype).reshape(batch * heads, length, width), linear, quadratic, constant.unsqueeze(1)
+
+
+def _clamp(x: Tensor) -> Tensor:
+    """No square overflows, and no sum of squares times a coefficient."""
+    limit = 1e-5 * math.sqrt(torch.finfo(x.dtype).max)
+    return x.clamp(-limit, limit)
+
+
+def _scores(x: Tensor, linear: Tensor, quadratic: Tensor, constant: Tensor) -> Tensor:
+    scores = torch.baddbmm(constant, x, linear.transpose(1, 2))
+    return scores.baddbmm_(x * x, quadratic.transpose(1, 2))
+
+
+class _Responsibilities(torch.autograd.Function):
+    """gamma = softmax of :func:`_scores`, without keeping scores and squares. Gradients pass through the clamp.
+
+    With g the gradient of gamma: ds = gamma (g - sum_k g_k gamma_k), dx = ds linear + 2 x (ds quadratic).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: Tensor, quadratic: Tensor, constant: Tensor) -> Tensor:
+        x = _clamp(x)
+        gamma = _scores(x, linear, quadratic, constant).softmax(-1)
+        ctx.save_for_backward(x, linear, quadratic, gamma)
+        return gamma
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, linear, quadratic, gamma = ctx.saved_tensors
+        grad_scores = torch.ops.aten._softmax_backward_data(grad, gamma, -1, gamma.dtype)
+        grad_x = torch.bmm(grad_scores, 2 * quadratic).mul_(x).baddbmm_(grad_scores, linear)
+        grad_linear, grad_quadratic = (torch.bmm(grad_scores.transpose(1, 2), power) for power in (x, x * x))
+        return grad_x, grad_linear, grad_quadratic, grad_scores.sum(1, keepdim=True)

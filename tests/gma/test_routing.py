@@ -94,6 +94,23 @@ def test_autocast_leaves_responsibilities_in_float32() -> None:
         torch.testing.assert_close(routing.responsibilities(x, *parameters), exact, rtol=0, atol=0)
 
 
+def test_kept_for_the_backward_pass_are_inputs_responsibilities_and_coefficients() -> None:
+    storages: dict[int, torch.Tensor] = {}
+    x, parameters = torch.randn(B, H, 1000, R, requires_grad=True), mixture(torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: storages.setdefault(t.untyped_storage().data_ptr(), t), lambda t: t
+    ):
+        routing.responsibilities(x, *parameters).sum()
+    kept = sum(t.numel() for t in storages.values() if t.numel() >= B * H * 1000)
+    assert kept == B * H * 1000 * (R + K)
+
+
+def test_differentiating_twice_is_refused_not_wrong() -> None:
+    x = torch.randn(B, H, 9, R, requires_grad=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(routing.responsibilities(x, *mixture(torch.float32))[..., 0].sum(), x, create_graph=True)
+
+
 def test_one_component_takes_everything() -> None:
     gamma = routing.responsibilities(torch.randn(B, H, 3, R), *mixture(torch.float32, k=1))
     assert (gamma == 1).all()
