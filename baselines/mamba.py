@@ -96,6 +96,22 @@ class Mamba(SequenceMixer):
         recent = self.A_log.new_zeros(batch_size, self.d_conv - 1, self.channels)
         return MambaState(recent, self.A_log.new_zeros(batch_size, self.channels, self.d_state))
 
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, MambaState]:
+        """Read a prompt (B, N, dim) at once, in time linear in N."""
+        self.require_causal("prefill")
+        length = x.shape[1]
+        x, z = self.in_proj(x).chunk(2, -1)
+        padded = F.pad(x, (0, 0, self.d_conv - 1, 0))
+        u = self._convolve(padded)
+        dt, b, c = self._select(u)
+        # S more tokens that take no time leave the states as they are; each reads one of them
+        more, each = (0, 0, 0, self.d_state), torch.eye(self.d_state, dtype=c.dtype, device=c.device)
+        c = torch.cat([c, each.expand(len(x), -1, -1)], 1)
+        y = self._scan(F.pad(u, more), F.pad(dt, more), F.pad(b, more), c)
+        states = y[:, length:].transpose(1, 2)
+        return self._gate(y[:, :length], u, z), MambaState(padded[:, length:].to(states.dtype), states)
+
     def step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         """One token (B, dim) in time and memory that do not depend on its position."""
         self.require_causal("step")
@@ -116,14 +132,19 @@ class Mamba(SequenceMixer):
         """From left to right, (B, N, dim) -> (B, N, dim)."""
         x, z = self.in_proj(x).chunk(2, -1)
         u = self._convolve(F.pad(x, (0, 0, self.d_conv - 1, 0)))
-        dt, b, c = self._select(u)
+        return self._gate(self._scan(u, *self._select(u)), u, z)
+
+    def _scan(self, u: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """The recurrence, (B, N, E) in the dtype of ``dt``."""
         a, u = -self.A_log.exp(), u.to(dt.dtype)
-        if self.kernel is not None and x.is_cuda:
-            u_, dt_, b_, c_ = (t.transpose(1, 2).contiguous() for t in (u, dt, b, c))
-            y = self.kernel(u_, dt_, a, b_, c_).transpose(1, 2)
-        else:
-            y = selective_scan(u, dt, a, b, c)
-        return self.out_proj(((y + self.D * u) * F.silu(z)).to(x.dtype))
+        if self.kernel is None or not u.is_cuda:
+            return selective_scan(u, dt, a, b, c)
+        u, dt, b, c = (t.transpose(1, 2).contiguous() for t in (u, dt, b, c))
+        return self.kernel(u, dt, a, b, c).transpose(1, 2)
+
+    def _gate(self, y: Tensor, u: Tensor, z: Tensor) -> Tensor:
+        """What the scan gave, plus D u, gated and mixed over channels: (B, N, E) -> (B, N, dim)."""
+        return self.out_proj(((y + self.D * u.to(y.dtype)) * F.silu(z)).to(z.dtype))
 
     def _convolve(self, padded: Tensor) -> Tensor:
         """silu of the causal convolution: (B, N + W - 1, E) -> (B, N, E). Tap by tap, which needs no transposition."""

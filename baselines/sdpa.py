@@ -50,6 +50,14 @@ class ScaledDotProductAttention(MultiHeadMixer):
         empty = self.k_proj.weight.new_empty(batch_size, self.num_heads, 0, self.head_dim)
         return KeyValueCache(empty, empty, 0)
 
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, KeyValueCache]:
+        """Read a prompt (B, N, dim) at once; the cache holds its keys and values."""
+        self.require_causal("prefill")
+        query, key, value = self._project(x)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.merge_heads(mixed), KeyValueCache(key, value, x.shape[1])
+
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token (B, dim), in time and memory linear in its position."""
         self.require_causal("step")

@@ -46,6 +46,12 @@ class Block(nn.Module):
         x = x + self.dropout(self.mixer(self.mixer_norm(x), mask))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
+    def prefill(self, x: Tensor) -> tuple[Tensor, Any]:
+        """A prompt (B, N, dim) -> (B, N, dim), and the state after it."""
+        mixed, state = self.mixer.prefill(self.mixer_norm(x))
+        x = x + mixed
+        return x + self.mlp(self.mlp_norm(x)), state
+
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token (B, dim) -> (B, dim)."""
         mixed, state = self.mixer.step(self.mixer_norm(x), state)
@@ -113,10 +119,22 @@ class SequenceModel(nn.Module):
 
     def init_state(self, batch_size: int) -> ModelState:
         """The state before the first token. Causal language models only."""
-        if not isinstance(self.head, LanguageModelHead):
-            raise ValueError(f"decoding needs a LanguageModelHead; this model has a {type(self.head).__name__}")
+        self._require_language_model()
         blocks = cast(Iterable[Block], self.blocks)
         return ModelState(tuple(block.mixer.init_state(batch_size) for block in blocks), 0)
+
+    @torch.no_grad()
+    def prefill(self, inputs: Tensor) -> tuple[Tensor, ModelState]:
+        """Read a prompt (B, N), N >= 1: logits (B, vocab_size) after its last token, and the state to go on from.
+
+        Without dropout, as :meth:`step`.
+        """
+        self._require_language_model()
+        x, states = self.positions(self.embedding(inputs)), []
+        for block in cast(Iterable[Block], self.blocks):
+            x, state = block.prefill(x)
+            states.append(state)
+        return self.head(self.norm(x[:, -1]), mask=None), ModelState(tuple(states), inputs.shape[1])
 
     def step(self, inputs: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """Logits (B, vocab_size) after one more token (B,), as ``forward`` gives at this position."""
@@ -153,15 +171,20 @@ class SequenceModel(nn.Module):
         """
         require(prompt.dim() == 2 and prompt.shape[1] >= 1, "prompt", tuple(prompt.shape), "(B, P) with P at least 1")
         check_sampling(temperature, top_k, top_p)
-        state = self.init_state(len(prompt))  # here, so that a refusal comes before the first token is asked for
+        self._require_language_model()  # here, so that a refusal comes before the first token is asked for
         choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        return self._continue(prompt, state, choose)
+        return self._continue(prompt, choose)
 
     @torch.no_grad()
-    def _continue(self, prompt: Tensor, state: ModelState, choose: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-        for tokens in prompt.unbind(1):
-            logits, state = self.step(tokens, state)
+    def _continue(self, prompt: Tensor, choose: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        logits, state = self.prefill(prompt)
         while True:
             tokens = choose(logits)
             yield tokens
             logits, state = self.step(tokens, state)
+
+    def _require_language_model(self) -> None:
+        if not isinstance(self.head, LanguageModelHead):
+            raise ValueError(f"decoding needs a LanguageModelHead; this model has a {type(self.head).__name__}")
+        for block in cast(Iterable[Block], self.blocks):
+            block.mixer.require_causal("step")

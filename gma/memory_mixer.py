@@ -5,6 +5,7 @@ Shapes: B batch, N tokens, M context tokens, H heads, K slots, R width of querie
 
 from abc import abstractmethod
 
+import torch
 from torch import Tensor
 
 from gma.mixer import require, require_mask
@@ -82,6 +83,16 @@ class MemoryMixer(MultiHeadMixer):
         """An empty memory of (B, H, K, D) values and (B, H, K) masses, in float64."""
         self.require_causal("init_state")
         return memory.init_state(batch_size, self.num_heads, self.slots, self.head_dim, self.v_proj.weight.device)
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, memory.MemoryState]:
+        """Read a prompt (B, N, dim) at once, in time linear in N."""
+        state = self.init_state(len(x))
+        queries, keys = self.features(x)
+        values = self.split_heads(self.v_proj(x))
+        return self.merge_heads(memory.causal_mix(queries, keys, values, None, self.eps)), memory.write(
+            keys, values, state
+        )
 
     def step(self, x: Tensor, state: memory.MemoryState) -> tuple[Tensor, memory.MemoryState]:
         """One token (B, dim) in time and memory that do not depend on its position."""

@@ -71,6 +71,21 @@ class SequenceMixer(nn.Module, ABC):
             the output (B, dim) and the state that includes this token.
         """
 
+    @torch.no_grad()
+    def prefill(self, x: Tensor) -> tuple[Tensor, Any]:
+        """Read a prompt: the outputs of ``forward``, and the state after the last token. Without gradients.
+
+        Here a step after the other; a mixer that can do it at once does.
+
+        Args:
+            x: (B, N, dim), N >= 1, every token real.
+        """
+        state, outputs = self.init_state(len(x)), []
+        for token in x.unbind(1):
+            output, state = self.step(token, state)
+            outputs.append(output)
+        return torch.stack(outputs, 1), state
+
     @abstractmethod
     def state_elements(self, length: int) -> int:
         """Numbers held per sequence after ``length`` tokens, over all heads."""

@@ -131,6 +131,22 @@ def test_steps_equal_forward(causal_mixer: SequenceMixer) -> None:
         torch.testing.assert_close(torch.stack(steps, 1), mixer(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [1, 2, 130])
+def test_a_prompt_read_at_once_gives_outputs_and_state_of_its_steps(causal_mixer: SequenceMixer, length: int) -> None:
+    x, state = tokens(length + 5), causal_mixer.init_state(B)
+    outputs, prefilled = causal_mixer.prefill(x[:, :length])
+    expected = []
+    with torch.no_grad():
+        for t in range(length):
+            y, state = causal_mixer.step(x[:, t], state)
+            expected.append(y)
+        torch.testing.assert_close(outputs, torch.stack(expected, 1), rtol=1e-9, atol=1e-9)
+        for t in range(length, length + 5):
+            y, state = causal_mixer.step(x[:, t], state)
+            found, prefilled = causal_mixer.step(x[:, t], prefilled)
+            torch.testing.assert_close(found, y, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("model", BIDIRECTIONAL_ONLY)
 def test_a_mixer_without_causal_form_says_why(model: str) -> None:
     with pytest.raises(ValueError, match=r"causal=True is not allowed for \w+: "):
@@ -141,6 +157,8 @@ def test_stepping_a_bidirectional_mixer_is_refused(model: str) -> None:
     mixer = build(model, causal=False)
     with pytest.raises(ValueError, match="needs causal=True"):
         mixer.init_state(B)
+    with pytest.raises(ValueError, match="needs causal=True"):
+        mixer.prefill(tokens(3))
     with pytest.raises(ValueError, match="needs causal=True"):
         mixer.step(tokens(1)[:, 0], None)
 

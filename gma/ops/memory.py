@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from gma.ops.autograd import first_derivative_only
 
 
+WRITTEN_AT_ONCE = 4096  # tokens, so that no long prompt is held in float64 as a whole
+
+
 class MemoryState(NamedTuple):
     """What has been written so far: ``values`` (B, H, K, D), the sum of feature times value; ``mass`` (B, H, K)."""
 
@@ -161,6 +164,15 @@ def init_state(batch_size: int, num_heads: int, slots: int, value_dim: int, devi
         values=torch.zeros(batch_size, num_heads, slots, value_dim, dtype=dtype, device=device),
         mass=torch.zeros(batch_size, num_heads, slots, dtype=dtype, device=device),
     )
+
+
+def write(key_features: Tensor, values: Tensor, state: MemoryState) -> MemoryState:
+    """Write many tokens, (B, H, M, K) and (B, H, M, D), without reading; ``state`` is overwritten."""
+    dtype = state.values.dtype
+    for keys, some in zip(key_features.split(WRITTEN_AT_ONCE, 2), values.split(WRITTEN_AT_ONCE, 2), strict=True):
+        state.values.add_(keys.to(dtype).transpose(-1, -2) @ some.to(dtype))
+        state.mass.add_(keys.sum(-2, dtype=dtype))
+    return state
 
 
 def step(
