@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from gma.ops.autograd import first_derivative_only
 
-
 WRITTEN_AT_ONCE = 4096  # tokens, so that no long prompt is held in float64 as a whole
 
 
