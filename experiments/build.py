@@ -19,7 +19,13 @@ LANGUAGE_MODEL = "next_token"
 
 
 def build_data(cfg: DictConfig) -> Any:
-    """The task's data set; checks its arguments, builds nothing yet."""
+    """The task's data set; checks its arguments, builds nothing yet.
+
+    Raises:
+        ValueError: for a task without one, and whatever the data set refuses.
+    """
+    if "data" not in cfg.task:
+        raise ValueError(f"task={cfg.task.name} trains nothing: it has no data")
     return instantiate(cfg.task.data)
 
 

@@ -28,11 +28,12 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
     The chosen scale's budget stands in ``backbone`` and ``train``.
     """
-    content: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)
+    used = OmegaConf.masked_copy(cfg, [key for key in cfg if key not in _unused(cfg)])
+    content: dict[str, Any] = OmegaConf.to_container(used, resolve=True)
     del content["task"]["scales"]
     for place in PLACES:
         content.pop(place, None)
-        content["task"]["data"].pop(place, None)
+        content["task"].get("data", {}).pop(place, None)
     return content
 
 
@@ -40,12 +41,19 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
     """The part of a config that decides a run's numbers, resolved; budgets of other scales left out."""
     parts: dict[str, Any] = {}
     for key in IDENTITY:
+        if key in _unused(cfg):
+            continue
         value = OmegaConf.select(cfg, key, throw_on_missing=True)
         parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     parts["task"].pop("scales")
     for place in PLACES:
-        parts["task"]["data"].pop(place, None)
+        parts["task"].get("data", {}).pop(place, None)
     return parts
+
+
+def _unused(cfg: DictConfig) -> Sequence[str]:
+    """Keys that mean nothing to the task, because it trains nothing."""
+    return cfg.task.get("unused", ())
 
 
 def config_hash(cfg: DictConfig) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import urlparse
 
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig
 
-from experiments.results import Result
+from experiments.results import Measurement, Result
 
 
 def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
@@ -55,6 +55,24 @@ def mirror(result: Result, loggers: Sequence[Logger]) -> None:
     for logger in loggers:
         logger.log_metrics(metrics, step=result.steps)
         logger.finalize("success")
+
+
+def mirror_rows(result: Measurement, figure: Path, logger: Any) -> None:
+    """Log a measurement: its exponents, and to W&B its rows as a table and its figure as an image."""
+    if not logger:
+        return
+    logger.log_metrics({f"exponent/{name}": value for name, value in result.exponents.items()})
+    if isinstance(logger, WandbLogger):
+        columns = list(dict.fromkeys(key for row in result.rows for key in row))
+        cells = [[_cell(row.get(column)) for column in columns] for row in result.rows]
+        logger.log_table("rows", columns=columns, data=cells)
+        logger.log_image("figure", [str(figure)])
+    logger.finalize("success")
+
+
+def _cell(value: Any) -> Any:
+    """The median of [median, first quartile, third quartile]: W&B's tables sort by numbers."""
+    return value[0] if isinstance(value, list) else value
 
 
 def finish() -> None:

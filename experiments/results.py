@@ -12,47 +12,22 @@ FILE_NAME = "result.json"
 
 
 @dataclass(kw_only=True)
-class Result:
-    """One finished run.
+class Record:
+    """What every finished run says of itself.
 
     Attributes:
         run_id: ``<task>/<model>/<run>``, also its folder under ``runs``.
         task, model, scale, seed: which cell of the tables it fills.
-        dataset: name, source and fingerprint of the data.
-        metrics: of the checkpoint with the best validation score, as ``<split>/<metric>``.
-        metrics_last: the same of the last checkpoint.
-        checkpoints: the steps of both, the metric that chose the best, and their files.
-        floors: scores of rules that do not solve the task, to read the test score against.
-        parameters: trainable numbers. mlp_dim: feed-forward width; with ``match_parameters`` it makes them equal.
-        tokens_seen: real tokens trained on. steps: of the optimizer.
-        train_seconds: spent training, without validation; wall_seconds: from start to result, over all sittings.
-        tokens_per_second: tokens_seen / train_seconds, over all devices.
-        peak_memory_bytes: of the allocator on a GPU, resident on a CPU.
-        sittings: times the run was started: 1 unless it was resumed.
-        execution: precision, devices, strategy and whether malloc thresholds were raised.
+        execution: how it was run: precision, devices, whether malloc thresholds were raised.
         config: resolved; config_hash: of the part that decides the numbers.
         git, versions, machine: what it ran with.
     """
 
     run_id: str
     task: str
-    dataset: dict[str, Any]
     model: str
     scale: str
     seed: int
-    metrics: dict[str, float]
-    metrics_last: dict[str, float]
-    checkpoints: dict[str, Any]
-    floors: dict[str, float]
-    parameters: int
-    mlp_dim: int
-    steps: int
-    tokens_seen: int
-    train_seconds: float
-    wall_seconds: float
-    tokens_per_second: float
-    peak_memory_bytes: int
-    sittings: int
     execution: dict[str, Any]
     config: dict[str, Any]
     config_hash: str
@@ -71,7 +46,54 @@ class Result:
         return path
 
 
-def read(path: Path) -> Result:
+@dataclass(kw_only=True)
+class Measurement(Record):
+    """A run that trains nothing.
+
+    Attributes:
+        rows: one a thing measured; what their keys mean, the task's module says.
+        exponents: of a power of the length, fitted to columns of the rows.
+    """
+
+    rows: list[dict[str, Any]]
+    exponents: dict[str, float]
+
+
+@dataclass(kw_only=True)
+class Result(Record):
+    """A finished training.
+
+    Attributes:
+        dataset: name, source and fingerprint of the data.
+        metrics: of the checkpoint with the best validation score, as ``<split>/<metric>``.
+        metrics_last: the same of the last checkpoint.
+        checkpoints: the steps of both, the metric that chose the best, and their files.
+        floors: scores of rules that do not solve the task, to read the test score against.
+        parameters: trainable numbers. mlp_dim: feed-forward width; with ``match_parameters`` it makes them equal.
+        tokens_seen: real tokens trained on. steps: of the optimizer.
+        train_seconds: spent training, without validation; wall_seconds: from start to result, over all sittings.
+        tokens_per_second: tokens_seen / train_seconds, over all devices.
+        peak_memory_bytes: of the allocator on a GPU, resident on a CPU.
+        sittings: times the run was started: 1 unless it was resumed.
+    """
+
+    dataset: dict[str, Any]
+    metrics: dict[str, float]
+    metrics_last: dict[str, float]
+    checkpoints: dict[str, Any]
+    floors: dict[str, float]
+    parameters: int
+    mlp_dim: int
+    steps: int
+    tokens_seen: int
+    train_seconds: float
+    wall_seconds: float
+    tokens_per_second: float
+    peak_memory_bytes: int
+    sittings: int
+
+
+def read(path: Path) -> Result | Measurement:
     """Read one ``result.json``.
 
     Raises:
@@ -84,10 +106,11 @@ def read(path: Path) -> Result:
         raise ValueError(f"{path} is not a result file: {error!r}") from error
     if found != SCHEMA:
         raise ValueError(f"{path} has schema {found}; this version reads schema {SCHEMA}")
-    expected = {field.name for field in fields(Result)}
+    kind = Measurement if "rows" in content else Result
+    expected = {field.name for field in fields(kind)}
     if content.keys() != expected:
         raise ValueError(f"{path} lacks or adds keys: {', '.join(sorted(content.keys() ^ expected))}")
-    return Result(**content)
+    return kind(**content)
 
 
 def find(root: Path) -> Iterator[Path]:

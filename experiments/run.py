@@ -1,5 +1,6 @@
 """``python -m experiments.run task=lra model=gma``: train, test, leave a result. ``--help`` shows the choices."""
 
+import importlib
 import os
 import shutil
 import sys
@@ -7,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,6 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments import machine
 from experiments.config import explain, refusing, register_resolvers, run_name
 from experiments.errors import NonFiniteLossError, RefusedError
+
+RUNNERS = {  # what runs a kind of task
+    "classification": "experiments.training",
+    "language_modelling": "experiments.training",
+    "scaling": "experiments.scaling",
+}
 
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
 # Hydra adds no words of its own.
@@ -32,7 +40,7 @@ def _run(cfg: DictConfig) -> None:
     cell = f"{' '.join(job.overrides.task)}: " if many else ""
     with _as_single_job(job.overrides.task):
         try:
-            _train(cfg, f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}", folder)
+            _finish(cfg, f"{cfg.task.name}/{job.runtime.choices.model}/{run_name(cfg)}", folder)
         except RefusedError as error:
             _refuse(f"{cell}{error}", folder)
         except OmegaConfBaseException as error:
@@ -46,30 +54,37 @@ def _run(cfg: DictConfig) -> None:
             _failures.append((1, f"{cell}{type(error).__name__}: {error}"))
 
 
-def _train(cfg: DictConfig, run_id: str, folder: Path) -> None:
+def _finish(cfg: DictConfig, run_id: str, folder: Path) -> None:
     from experiments import results, summary
 
     if cfg.resume == "auto" and (folder / results.FILE_NAME).exists():
         with refusing():
             result = results.read(folder / results.FILE_NAME)
         print(f"{run_id} was finished at {result.finished_at}; resume=never runs it again")
-        from experiments.build import build_data
-
-        with refusing():
-            fingerprint = build_data(cfg).fingerprint
-        if fingerprint != result.dataset["fingerprint"]:
-            print(f"the data have changed since: that run had {result.dataset['fingerprint']}, here is {fingerprint}")
+        if isinstance(result, results.Result):
+            _compare_data(cfg, result)
         if result.git != machine.git_state() or result.git["dirty"]:
             print(f"the code may have changed since: that run was made from commit {result.git}")
     else:
-        from experiments import loggers, training  # heavy imports, once the command line is known to be good
+        from experiments import loggers  # heavy imports, once the command line is known to be good
 
+        module = importlib.import_module(RUNNERS[cfg.task.kind])
         try:
-            result = training.run(cfg, run_id, folder)
+            result = module.run(cfg, run_id, folder)
         finally:
             loggers.finish()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         summary.show(result, folder)
+
+
+def _compare_data(cfg: DictConfig, result: Any) -> None:
+    """Say so if the data are no longer those of the finished run."""
+    from experiments.build import build_data
+
+    with refusing():
+        fingerprint = build_data(cfg).fingerprint
+    if fingerprint != result.dataset["fingerprint"]:
+        print(f"the data have changed since: that run had {result.dataset['fingerprint']}, here is {fingerprint}")
 
 
 def _refuse(message: str, folder: Path) -> None:

@@ -5,10 +5,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments.results import Result
+from experiments import scaling
+from experiments.results import Measurement, Result
 
 
-def show(result: Result, folder: Path) -> None:
+def show(result: Result | Measurement, folder: Path) -> None:
+    """Print what a finished run found."""
+    if isinstance(result, Result):
+        _show_training(result, folder)
+    else:
+        scaling.show(result, folder)
+
+
+def _show_training(result: Result, folder: Path) -> None:
     """Print the metrics of both checkpoints with the floors beside them, cost, and where the result lies."""
     best, last = (result.checkpoints[which]["step"] for which in ("best", "last"))
     table = Table(title=result.run_id, title_justify="left")

@@ -34,7 +34,8 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictCon
 
     def make(*overrides: str) -> DictConfig:
         register_resolvers()
-        base = SMALL if any(override.startswith("task=wikitext") for override in overrides) else TINY
+        other = any(override.startswith("task=") and not override.startswith("task=lra") for override in overrides)
+        base = SMALL if other else TINY
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return compose("config", [*base, f"cache_dir={cache}", *overrides])
 

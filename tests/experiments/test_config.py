@@ -9,14 +9,16 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import build_data, build_model, check_training
-from experiments.config import CONF, config_hash, explain, identity, refusing, run_name
+from experiments.config import CONF, config_hash, explain, identity, refusing, resolved, run_name
 from experiments.errors import RefusedError
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 BIDIRECTIONAL_ONLY = ["linformer"]
 # LRA's own settings leave less room in a block than Mamba's smallest takes.
 TOO_SMALL = [("mamba", "lra/image", "paper"), ("mamba", "lra/pathfinder", "paper")]
+MEASURED = ["memory_scaling"]  # tasks that train nothing
 TASKS = sorted(path.relative_to(CONF / "task").with_suffix("").as_posix() for path in (CONF / "task").rglob("*.yaml"))
+TASKS = [task for task in TASKS if task not in MEASURED]
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
 
 
@@ -40,6 +42,17 @@ def test_every_model_task_and_scale_composes_and_builds(
                 build_model(cfg, build_data(cfg))
         else:
             build_model(cfg, build_data(cfg))
+
+
+@pytest.mark.parametrize("task", MEASURED)
+def test_a_task_that_trains_nothing_leaves_training_out_and_says_so(
+    configure: Callable[..., DictConfig], task: str
+) -> None:
+    for scale in ("smoke", "cpu", "paper"):
+        cfg = configure(f"task={task}", f"scale={scale}")
+        assert not {"train", "match_parameters"} & (set(resolved(cfg)) | set(identity(cfg)))
+    with pytest.raises(ValueError, match=f"task={task} trains nothing: it has no data"):
+        build_data(cfg)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
