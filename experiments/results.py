@@ -4,8 +4,14 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from omegaconf import DictConfig
+
+from experiments import machine
+from experiments.config import config_hash, resolved
 
 SCHEMA = 2
 FILE_NAME = "result.json"
@@ -91,6 +97,23 @@ class Result(Record):
     tokens_per_second: float
     peak_memory_bytes: int
     sittings: int
+
+
+def provenance(cfg: DictConfig, run_id: str, git: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a :class:`Record` that do not depend on what was run, as of now; ``git`` as of the start."""
+    return {
+        "run_id": run_id,
+        "task": cfg.task.name,
+        "model": run_id.split("/")[-2],
+        "scale": cfg.scale,
+        "seed": cfg.seed,
+        "config": resolved(cfg),
+        "config_hash": config_hash(cfg),
+        "git": git,
+        "versions": machine.versions(),
+        "machine": machine.describe(),
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def read(path: Path) -> Result | Measurement:

@@ -14,7 +14,6 @@ import json
 import math
 import multiprocessing
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import linear_regression
@@ -26,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from experiments import machine, results
-from experiments.config import config_hash, refusing, resolved
+from experiments.config import refusing
 from gma.mixer import require
 
 ROWS_FILE = "rows.jsonl"  # of what has been measured so far
@@ -67,11 +66,6 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
             rows += new
             progress.advance(task)
     result = results.Measurement(
-        run_id=run_id,
-        task=cfg.task.name,
-        model=run_id.split("/")[-2],
-        scale=cfg.scale,
-        seed=cfg.seed,
         rows=rows,
         exponents=exponents(rows),
         execution={
@@ -79,12 +73,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
             "devices": 1,
             "malloc_thresholds_raised": bool(cfg.trainer.raise_malloc_thresholds and not gpu),
         },
-        config=resolved(cfg),
-        config_hash=config_hash(cfg),
-        git=git,
-        versions=machine.versions(),
-        machine=machine.describe(),
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **results.provenance(cfg, run_id, git),
     )
     result.write(folder)
     mirror_rows(result, plot(result, folder), build_logger(cfg, run_id, folder))

@@ -6,7 +6,6 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from experiments.batching import Batches
 from experiments.build import build_data, build_model, check_training
 from experiments.callbacks import ComponentUsage, ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
-from experiments.config import config_hash, refusing, resolved
+from experiments.config import refusing, resolved
 from experiments.language_modelling import LanguageModelling
 from experiments.loggers import build_logger, mirror
 from experiments.matching import count_parameters
@@ -93,12 +92,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         trainer.strategy.reduce(torch.tensor(throughput.tokens, device=trainer.strategy.root_device), reduce_op="sum")
     )
     result = results.Result(
-        run_id=run_id,
-        task=cfg.task.name,
         dataset=data.describe(),
-        model=run_id.split("/")[-2],
-        scale=cfg.scale,
-        seed=cfg.seed,
         metrics=metrics,
         metrics_last=metrics_last,
         checkpoints={
@@ -122,12 +116,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
             "devices": trainer.world_size,
             "malloc_thresholds_raised": raised,
         },
-        config=resolved(cfg),
-        config_hash=config_hash(cfg),
-        git=git,
-        versions=machine.versions(),
-        machine=machine.describe(),
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **results.provenance(cfg, run_id, git),
     )
     if trainer.is_global_zero:
         result.write(folder)
