@@ -144,10 +144,14 @@ def _sum_over_chunks(x: Tensor, rows: int, reverse: bool = False) -> Tensor:
     """Per row of B H, the sum over all earlier chunks (later ones if ``reverse``) of ``x`` (B H G, ., .).
 
     Not "inclusive sum minus own term": the subtraction would leave rounding errors as large as this chunk's own tokens,
-    which lie in the future of its first query. Slice by slice: on CPU ``torch.cumsum`` along a strided dimension takes
-    about four times as long.
+    which lie in the future of its first query. On a CPU slice by slice: there ``torch.cumsum`` along a strided dimension
+    takes about four times as long.
     """
     x = x.unflatten(0, (rows, -1))
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        x = x.flip(1) if reverse else x
+        before = F.pad(x[:, :-1].cumsum(1), (0, 0, 0, 0, 1, 0))
+        return (before.flip(1) if reverse else before).flatten(0, 1)
     order = range(x.shape[1])[:: -1 if reverse else 1]
     out = torch.empty_like(x)
     out[:, order[0]] = 0

@@ -64,6 +64,20 @@ def test_responsibilities_are_distributions_over_components() -> None:
         torch.testing.assert_close(gamma.sum(-1), torch.ones(gamma.shape[:-1]))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_compiles_in_one_graph_to_the_same_numbers(causal: bool) -> None:
+    layer = GaussianMixtureAttention(12, 2, 5, causal=causal)
+    x, mask = torch.randn(2, 130, 12, requires_grad=True), torch.arange(130) < torch.tensor([[130], [50]])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    expected, found = layer(x, mask), compiled(x, mask)
+    torch.testing.assert_close(found, expected)
+    weight, inputs = torch.randn_like(found), [x, *layer.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(found, inputs, weight), torch.autograd.grad(expected, inputs, weight), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_state_holds_what_is_declared_at_any_length() -> None:
     layer = GaussianMixtureAttention(12, 3, 7, causal=True)
     state = layer.init_state(batch_size=2)
