@@ -144,8 +144,8 @@ def _sum_over_chunks(x: Tensor, rows: int, reverse: bool = False) -> Tensor:
     """Per row of B H, the sum over all earlier chunks (later ones if ``reverse``) of ``x`` (B H G, ., .).
 
     Not "inclusive sum minus own term": the subtraction would leave rounding errors as large as this chunk's own tokens,
-    which lie in the future of its first query. On a CPU slice by slice: there ``torch.cumsum`` along a strided dimension
-    takes about four times as long.
+    which lie in the future of its first query. On a CPU slice by slice, as ``torch.cumsum`` along a strided dimension
+    takes about four times as long there.
     """
     x = x.unflatten(0, (rows, -1))
     if x.device.type != "cpu" or torch.compiler.is_compiling():
