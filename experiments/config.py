@@ -20,7 +20,7 @@ IDENTITY = ("task", "model", "scale", "seed", "backbone", "match_parameters", "t
 
 
 # Where one machine keeps things: neither part of a run's identity nor of its result.
-PLACES = ("cache_dir", "data_dir")
+PLACES = ("cache_dir", "data_dir", "checkpoint")
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     del content["task"]["scales"]
     for place in PLACES:
         content.pop(place, None)
+        content["task"].pop(place, None)
         content["task"].get("data", {}).pop(place, None)
     return content
 
@@ -47,6 +48,7 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
         parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     parts["task"].pop("scales")
     for place in PLACES:
+        parts["task"].pop(place, None)
         parts["task"].get("data", {}).pop(place, None)
     return parts
 
@@ -67,8 +69,17 @@ def run_name(cfg: DictConfig) -> str:
 
 
 def register_resolvers() -> None:
-    """Make ``${run_name:}`` known to Hydra."""
+    """Make ``${run_name:}`` and ``${file_digest:path}`` known to Hydra."""
     OmegaConf.register_new_resolver("run_name", lambda *, _root_: run_name(_root_), replace=True)
+    OmegaConf.register_new_resolver("file_digest", _file_digest, replace=True)
+
+
+def _file_digest(path: str | None) -> str:
+    """Names a checkpoint by what is in it."""
+    if not path or not Path(path).expanduser().is_file():
+        raise ValueError(f"checkpoint={path} is no file: name runs/wikitext103/gma/<run>/checkpoints/best.ckpt")
+    with Path(path).expanduser().open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 @contextmanager
@@ -138,5 +149,6 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 def _first_line(error: BaseException) -> str:
     """The message, without Hydra's echo of the whole configuration."""
-    message = re.split(r"\n\s*(?:full_key|object_type|set the environment)", str(error), flags=re.IGNORECASE)[0]
+    message = re.sub(r"^\w+ raised while resolving interpolation: ", "", str(error))
+    message = re.split(r"\n\s*(?:full_key|object_type|set the environment)", message, flags=re.IGNORECASE)[0]
     return " ".join(message.split())

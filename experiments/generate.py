@@ -1,14 +1,13 @@
 """``python -m experiments.generate checkpoint=... prompt=...``: text from a trained language model, as it comes."""
 
-import pickle
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.checkpoints import load_language_model
 from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
 from gma.mixer import require
@@ -39,40 +38,6 @@ def read_arguments(arguments: list[str]) -> DictConfig:
     return known
 
 
-def load_model(checkpoint: Path, cache_dir: str, data_dir: str | None) -> tuple[Any, Any]:
-    """The model of a checkpoint, ready to decode, and its data set, for the tokenizer.
-
-    Raises:
-        RefusedError: if the checkpoint or the config of its run is missing, damaged, of other data or of another task.
-    """
-    import torch
-
-    from experiments.build import LANGUAGE_MODEL, build_data, build_model
-    from experiments.training import check_same_data
-
-    checkpoint = checkpoint.expanduser().resolve()
-    run = checkpoint.parent.parent
-    config = run / ".hydra" / "config.yaml"
-    for path in (checkpoint, config):
-        if not path.is_file():
-            raise RefusedError(f"{path} is not there: a run of experiments.run leaves both checkpoints and config")
-    cfg = OmegaConf.load(config)
-    cfg.cache_dir, cfg.data_dir = cache_dir, data_dir
-    if cfg.task.head != LANGUAGE_MODEL:
-        raise RefusedError(f"{checkpoint} is of task {cfg.task.name}, which predicts no next token")
-    with refusing():
-        data = build_data(cfg)
-        check_same_data(run, data)
-        model = build_model(cfg, data)
-        try:
-            state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
-            weights = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-            model.load_state_dict(weights)
-        except (pickle.UnpicklingError, RuntimeError, KeyError, EOFError) as error:
-            raise ValueError(f"{checkpoint} is damaged, or of other code than this: {error}") from error
-    return model.eval(), data
-
-
 def write(arguments: DictConfig) -> None:
     """Print the prompt and its continuation."""
     import torch
@@ -82,13 +47,13 @@ def write(arguments: DictConfig) -> None:
         for key in ("tokens", "seed"):
             value = arguments[key]
             require(isinstance(value, int) and value >= 0, key, value, "a whole number, at least 0")
-    model, data = load_model(Path(arguments.checkpoint), arguments.cache_dir, arguments.data_dir)
+    loaded = load_language_model(Path(arguments.checkpoint), arguments.cache_dir, arguments.data_dir)
     with refusing():
-        tokenizer = data.tokenizer
+        tokenizer = loaded.data.tokenizer
         prompt = tokenizer.encode(arguments.prompt, add_special_tokens=False).ids or tokenizer.encode("\n").ids
         generator = torch.Generator().manual_seed(arguments.seed)
         choices = {key: arguments[key] for key in ("temperature", "top_k", "top_p")}
-        tokens = model.generate(torch.tensor([prompt]), **choices, generator=generator)
+        tokens = loaded.model.generate(torch.tensor([prompt]), **choices, generator=generator)
     stream = DecodeStream(skip_special_tokens=False)  # holds back the bytes of half a character
     for token in prompt:  # so that it knows what stands before the first word
         stream.step(tokenizer, token)

@@ -3,7 +3,7 @@
 import netrc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -57,22 +57,17 @@ def mirror(result: Result, loggers: Sequence[Logger]) -> None:
         logger.finalize("success")
 
 
-def mirror_rows(result: Measurement, figure: Path, logger: Any) -> None:
-    """Log a measurement: its exponents, and to W&B its rows as a table and its figure as an image."""
+def mirror_rows(result: Measurement, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path], logger: Any) -> None:
+    """Log a measurement: its exponents, and to W&B its rows, one value a cell, as a table and its figures as images."""
     if not logger:
         return
     logger.log_metrics({f"exponent/{name}": value for name, value in result.exponents.items()})
     if isinstance(logger, WandbLogger):
-        columns = list(dict.fromkeys(key for row in result.rows for key in row))
-        cells = [[_cell(row.get(column)) for column in columns] for row in result.rows]
-        logger.log_table("rows", columns=columns, data=cells)
-        logger.log_image("figure", [str(figure)])
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        logger.log_table("rows", columns=columns, data=[[row.get(column) for column in columns] for row in rows])
+        for figure in figures:
+            logger.log_image(figure.stem, [str(figure)])
     logger.finalize("success")
-
-
-def _cell(value: Any) -> Any:
-    """The median of [median, first quartile, third quartile]: W&B's tables sort by numbers."""
-    return value[0] if isinstance(value, list) else value
 
 
 def finish() -> None:

@@ -25,6 +25,7 @@ RUNNERS = {  # what runs a kind of task
     "classification": "experiments.training",
     "language_modelling": "experiments.training",
     "scaling": "experiments.scaling",
+    "interpretability": "experiments.interpretability",
 }
 
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and

@@ -76,7 +76,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         **results.provenance(cfg, run_id, git),
     )
     result.write(folder)
-    mirror_rows(result, plot(result, folder), build_logger(cfg, run_id, folder))
+    medians = [{key: value[0] if isinstance(value, list) else value for key, value in row.items()} for row in rows]
+    mirror_rows(result, medians, [plot(result, folder)], build_logger(cfg, run_id, folder))
     return result
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import scaling
+from experiments import interpretability, scaling
 from experiments.results import Measurement, Result
 
 
@@ -14,7 +14,7 @@ def show(result: Result | Measurement, folder: Path) -> None:
     if isinstance(result, Result):
         _show_training(result, folder)
     else:
-        scaling.show(result, folder)
+        (scaling if result.task == "memory_scaling" else interpretability).show(result, folder)
 
 
 def _show_training(result: Result, folder: Path) -> None:

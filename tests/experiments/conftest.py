@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from experiments import results, training
 from experiments.config import CONF, register_resolvers
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "log", "and", "then", "it", "was", "=", "Title"]
 
 SMALL = [
     "scale=smoke",
@@ -40,6 +44,40 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictCon
             return compose("config", [*base, f"cache_dir={cache}", *overrides])
 
     return make
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three small texts."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
+    for split, lines in (("train", 400), ("validation", 30), ("test", 41)):
+        text = "".join(" ".join(rng.choice(WORDS, size=rng.integers(0, 12))) + "\n" for _ in range(lines))
+        (folder / f"{split}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def text_config(configure: Callable[..., DictConfig], corpus: Path) -> Callable[..., DictConfig]:
+    """The smoke scale of wikitext103 on the small corpus."""
+
+    def make(*overrides: str) -> DictConfig:
+        small = ["train.steps=8", "train.validate_every=4", "task.data.vocab_size=300", "task.data.length=24"]
+        return configure("task=wikitext103", f"task.data.folder={corpus}", *small, *overrides)
+
+    return make
+
+
+@pytest.fixture
+def train_text(text_config: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., results.Result]:
+    """Train that, in ``tmp_path / folder``, and leave the config there as the command does."""
+
+    def train(*overrides: str, folder: str = "run") -> results.Result:
+        cfg, place = text_config(*overrides), tmp_path / folder
+        (place / ".hydra").mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(cfg, place / ".hydra" / "config.yaml")
+        return training.run(cfg, "wikitext103/gma/tiny", place)
+
+    return train
 
 
 @pytest.fixture

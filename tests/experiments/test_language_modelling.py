@@ -6,55 +6,31 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import results, training
+from experiments import results
 from experiments import run as command
 from experiments.build import build_data, build_model
+from experiments.checkpoints import load_language_model
 from experiments.config import CONF
 from experiments.errors import RefusedError
-from experiments.generate import load_model, read_arguments, write
+from experiments.generate import read_arguments, write
 from experiments.language_modelling import LanguageModelling
 
 CAUSAL = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != "linformer")
-WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "log", "and", "then", "it", "was", "=", "Title"]
-
 Run = Callable[..., results.Result]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, rng = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
-    for split, lines in (("train", 400), ("validation", 30), ("test", 41)):
-        text = "".join(" ".join(rng.choice(WORDS, size=rng.integers(0, 12))) + "\n" for _ in range(lines))
-        (folder / f"{split}.txt").write_text(text)
-    return folder
+@pytest.fixture
+def make(text_config: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    return text_config
 
 
 @pytest.fixture
-def make(configure: Callable[..., DictConfig], corpus: Path) -> Callable[..., DictConfig]:
-    """The smoke scale of wikitext103 on a small text."""
-
-    def cfg(*overrides: str) -> DictConfig:
-        small = ["train.steps=8", "train.validate_every=4", "task.data.vocab_size=300", "task.data.length=24"]
-        tiny = ["task=wikitext103", f"task.data.folder={corpus}", *small, *overrides]
-        return configure(*tiny)
-
-    return cfg
-
-
-@pytest.fixture
-def run(make: Callable[..., DictConfig], tmp_path: Path) -> Run:
-    def go(*overrides: str, folder: str = "run") -> results.Result:
-        cfg, place = make(*overrides), tmp_path / folder
-        (place / ".hydra").mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(cfg, place / ".hydra" / "config.yaml")
-        return training.run(cfg, "wikitext103/gma/tiny", place)
-
-    return go
+def run(train_text: Run) -> Run:
+    return train_text
 
 
 def trained(cfg: DictConfig, folder: Path, result: results.Result) -> torch.nn.Module:
@@ -185,7 +161,7 @@ def test_generate_writes_what_the_model_says(run: Run, tmp_path: Path) -> None:
     arguments = ["prompt=the cat = ", "tokens=12", "temperature=0"]
     done = subprocess.run([*generate, *arguments], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    model, data = load_model(checkpoint, cache, None)
+    model, data, _ = load_language_model(checkpoint, cache, None)
     tokens = data.tokenizer.encode("the cat = ").ids
     for _ in range(12):
         tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
@@ -198,7 +174,7 @@ def test_generate_answers_bad_requests_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="checkpoint= is missing"):
         read_arguments(["prompt=x"])
     with pytest.raises(RefusedError, match=r"best.ckpt is not there: a run of experiments.run leaves both"):
-        load_model(tmp_path / "checkpoints" / "best.ckpt", "cache", None)
+        load_language_model(tmp_path / "checkpoints" / "best.ckpt", "cache", None)
 
 
 def test_text_that_has_changed_is_noticed(
@@ -212,11 +188,11 @@ def test_text_that_has_changed_is_noticed(
     result = run(here)
     cache = make(here).cache_dir
     checkpoint = tmp_path / "run" / result.checkpoints["best"]["file"]
-    load_model(checkpoint, cache, None)
+    load_language_model(checkpoint, cache, None)
     (text / "train.txt").write_text("four five six\n" * 200)
     with pytest.raises(RefusedError, match=r"the data of .* have changed: it was run on .*resume=never"):
-        load_model(checkpoint, cache, None)
-    command._train(make(here), result.run_id, tmp_path / "run")
+        load_language_model(checkpoint, cache, None)
+    command._finish(make(here), result.run_id, tmp_path / "run")
     assert "the data have changed since" in capsys.readouterr().out
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RefusedError, match="have changed"):
@@ -234,4 +210,4 @@ def test_a_damaged_checkpoint_is_refused(run: Run, make: Callable[..., DictConfi
     checkpoint = tmp_path / "run" / result.checkpoints["best"]["file"]
     checkpoint.write_bytes(b"not a checkpoint")
     with pytest.raises(RefusedError, match=r"best.ckpt is damaged"):
-        load_model(checkpoint, make().cache_dir, None)
+        load_language_model(checkpoint, make().cache_dir, None)

@@ -61,6 +61,7 @@ def test_help_is_quick_and_shows_groups_and_examples() -> None:
             ["task=lra", "scale=smoke", "backbone.num_heads=5"],
             "error: num_heads=5 is not allowed: num_heads must be a divisor",
         ),
+        (["task=interpretability"], "error: checkpoint=None is no file: name runs/wikitext103/gma/"),
         (["-m", "task=lra", "scale=smoke", "model.num_components=0"], "error: task=lra scale=smoke model.num_c"),
     ],
 )

@@ -87,12 +87,12 @@ def test_a_finished_run_is_shown_again_and_not_trained(
     first = run()
     monkeypatch.setattr(training, "run", lambda *_: pytest.fail("trained again"))
     capsys.readouterr()
-    command._train(configure(), first.run_id, tmp_path / "run")
+    command._finish(configure(), first.run_id, tmp_path / "run")
     out = capsys.readouterr().out
     assert f"was finished at {first.finished_at}; resume=never runs it again" in out
     assert f"{first.metrics['test/accuracy']:.4f}" in out
     monkeypatch.setattr(machine, "git_state", lambda: {"commit": "another", "dirty": False})
-    command._train(configure(), first.run_id, tmp_path / "run")
+    command._finish(configure(), first.run_id, tmp_path / "run")
     assert "the code may have changed since" in capsys.readouterr().out
 
 
