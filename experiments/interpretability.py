@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from experiments import interpretability_plots, machine, results
+from experiments import component_figures, machine, results
 from experiments.agreement import MEASURES, agreement, contingency
 from experiments.build import build_model
 from experiments.checkpoints import load_language_model
@@ -86,7 +86,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         **results.provenance(cfg, run_id, git),
     )
     result.write(folder)
-    figures = interpretability_plots.draw(result, loaded, tokens[0], folder)
+    figures = component_figures.draw(result, loaded, tokens[0], folder)
     mirror_rows(result, [_flat(row) for row in rows], figures, build_logger(cfg, run_id, folder))
     return result
 

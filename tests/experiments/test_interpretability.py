@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from experiments import interpretability, results
 from experiments.agreement import MEASURES, agreement, cramers_v, purity
 from experiments.checkpoints import load_language_model
+from experiments.component_figures import look
 from experiments.errors import RefusedError
-from experiments.interpretability_plots import look
 from experiments.token_categories import categorise, count_words, words
 
 TEXT = " = NASA visited 3 @-@ D Marlborough of the <unk> , and saw pneumonoultra \n"
