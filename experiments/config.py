@@ -19,6 +19,9 @@ CONF = Path(__file__).parents[1] / "conf"
 IDENTITY = ("task", "model", "scale", "seed", "backbone", "match_parameters", "train", "trainer.precision")
 
 
+# Keys of a model that say how it is computed, not what.
+EXECUTION = ("recompute",)
+
 # Where one machine keeps things: neither part of a run's identity nor of its result.
 PLACES = ("cache_dir", "data_dir", "checkpoint")
 
@@ -47,6 +50,8 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
         value = OmegaConf.select(cfg, key, throw_on_missing=True)
         parts[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     parts["task"].pop("scales")
+    for key in EXECUTION:
+        parts.get("model", {}).pop(key, None)
     for place in PLACES:
         parts["task"].pop(place, None)
         parts["task"].get("data", {}).pop(place, None)

@@ -31,6 +31,7 @@ class GaussianMixtureAttention(MemoryMixer):
             exact form is ``temperature=1, equal_norms=False``.
         bias: whether the four projections have one.
         eps: added to the normaliser.
+        recompute: see :class:`gma.MemoryMixer`: less memory for training, at the price of a second forward pass.
 
     Raises:
         ValueError: naming the argument, its value and what is allowed.
@@ -62,10 +63,11 @@ class GaussianMixtureAttention(MemoryMixer):
         variance_floor: float = 1e-4,
         bias: bool = True,
         eps: float = 1e-6,
+        recompute: bool = False,
     ) -> None:
         whole = isinstance(num_components, int) and num_components >= 1
         require(whole, "num_components", num_components, "a whole number, at least 1")
-        super().__init__(dim, num_heads, causal, num_components, route_dim, bias, eps)
+        super().__init__(dim, num_heads, causal, num_components, route_dim, bias, eps, recompute)
         self.mixture = GaussianMixture(
             num_heads,
             num_components,

@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gma.mixer import require, require_mask
 from gma.multi_head import MultiHeadMixer
@@ -22,6 +23,8 @@ class MemoryMixer(MultiHeadMixer):
     Args:
         slots: K, the number of features; ``None`` takes R.
         eps: added to the normaliser.
+        recompute: whether to keep queries, keys and values alone for the backward pass, 2 R + D numbers a token and
+            head instead of 2 R + 2 K + 2 D + 1, and compute features and mix again there.
         dim, num_heads, causal, route_dim, bias: see :class:`MultiHeadMixer`.
 
     Raises:
@@ -37,12 +40,14 @@ class MemoryMixer(MultiHeadMixer):
         route_dim: int | None = None,
         bias: bool = True,
         eps: float = 1e-6,
+        recompute: bool = False,
     ) -> None:
         super().__init__(dim, num_heads, causal, route_dim, bias)
         require(slots is None or slots >= 1, "slots", slots, "at least 1, or None for the width of queries and keys")
         require(eps > 0, "eps", eps, "positive")
         self.slots = self.route_dim if slots is None else slots
-        self.eps = eps
+        require(isinstance(recompute, bool), "recompute", recompute, "true or false")
+        self.eps, self.recompute = eps, recompute
 
     @abstractmethod
     def query_features(self, queries: Tensor) -> Tensor:
@@ -74,10 +79,18 @@ class MemoryMixer(MultiHeadMixer):
         if context is not None and self.causal:
             raise ValueError("context is for causal=False only: a causal mixer has no order between x and context")
         require_mask(mask, x if context is None else context)
-        queries, keys = self.features(x, context)
-        values = self.split_heads(self.v_proj(x if context is None else context))
+        written = x if context is None else context
+        queries = self.split_heads(self.q_proj(x))
+        keys, values = self.split_heads(self.k_proj(written)), self.split_heads(self.v_proj(written))
+        if self.recompute and torch.is_grad_enabled():
+            mixed = checkpoint(self._mix, queries, keys, values, mask, use_reentrant=False, preserve_rng_state=False)
+        else:
+            mixed = self._mix(queries, keys, values, mask)
+        return self.merge_heads(mixed)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         mix = memory.causal_mix if self.causal else memory.mix
-        return self.merge_heads(mix(queries, keys, values, mask, self.eps))
+        return mix(self.query_features(queries), self.key_features(keys), values, mask, self.eps)
 
     def init_state(self, batch_size: int) -> memory.MemoryState:
         """An empty memory of (B, H, K, D) values and (B, H, K) masses, in float64."""

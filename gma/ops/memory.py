@@ -155,8 +155,8 @@ def _sum_over_chunks(x: Tensor, rows: int, reverse: bool = False) -> Tensor:
     order = range(x.shape[1])[:: -1 if reverse else 1]
     out = torch.empty_like(x)
     out[:, order[0]] = 0
-    for before, here in pairwise(order):
-        torch.add(out[:, before], x[:, before], out=out[:, here])
+    for last, here in pairwise(order):
+        torch.add(out[:, last], x[:, last], out=out[:, here])
     return out.flatten(0, 1)
 
 

@@ -67,7 +67,9 @@ def test_task_lra_means_listops(configure: Callable[..., DictConfig]) -> None:
 def test_what_decides_the_numbers_names_the_run(configure: Callable[..., DictConfig]) -> None:
     base = configure()
     assert run_name(base).startswith("smoke-seed0-")
-    same = configure("trainer.devices=2", "logger=csv", "cache_dir=elsewhere", "task.scales.paper.dim=8")
+    same = configure(
+        "trainer.devices=2", "logger=csv", "model.recompute=true", "cache_dir=elsewhere", "task.scales.paper.dim=8"
+    )
     assert config_hash(same) == config_hash(base)
     for change in ("seed=1", "model=sdpa", "train.steps=13", "model.num_components=8", "backbone.depth=2"):
         assert config_hash(configure(change)) != config_hash(base), change

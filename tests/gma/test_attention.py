@@ -65,6 +65,30 @@ def test_responsibilities_are_distributions_over_components() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_recomputing_changes_no_number_and_keeps_projections_alone(causal: bool) -> None:
+    layer = GaussianMixtureAttention(12, 2, 5, 4, causal=causal)
+    lean = GaussianMixtureAttention(12, 2, 5, 4, causal=causal, recompute=True)
+    lean.load_state_dict(layer.state_dict())
+    x, mask = torch.randn(2, 130, 12, requires_grad=True), torch.arange(130) < torch.tensor([[130], [50]])
+    expected, kept = layer(x, mask), {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.setdefault(t.untyped_storage().data_ptr(), t), lambda t: t
+    ):
+        found = lean(x, mask)
+    weight = torch.randn_like(found)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, [x, *lean.parameters()], weight),
+        torch.autograd.grad(expected, [x, *layer.parameters()], weight),
+        strict=True,
+    ):
+        assert torch.equal(mine, theirs)
+    parameters = {p.untyped_storage().data_ptr() for p in lean.parameters()}
+    numbers = sum(t.numel() for place, t in kept.items() if place not in parameters and t.is_floating_point())
+    # the input, what goes into the last projection, and queries, keys and values
+    assert numbers <= 2 * 130 * (12 + 12 + 2 * (4 + 4 + 6))
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_compiles_in_one_graph_to_the_same_numbers(causal: bool) -> None:
     layer = GaussianMixtureAttention(12, 2, 5, causal=causal)
     x, mask = torch.randn(2, 130, 12, requires_grad=True), torch.arange(130) < torch.tensor([[130], [50]])
