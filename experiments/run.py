@@ -69,13 +69,13 @@ def _finish(cfg: DictConfig, run_id: str, folder: Path) -> None:
     else:
         from experiments import loggers  # heavy imports, once the command line is known to be good
 
-        module = importlib.import_module(RUNNERS[cfg.task.kind])
         try:
-            result = module.run(cfg, run_id, folder)
+            result = importlib.import_module(RUNNERS[cfg.task.kind]).run(cfg, run_id, folder)
         finally:
             loggers.finish()
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        summary.show(result, folder)
+        shown_by = summary if isinstance(result, results.Result) else importlib.import_module(RUNNERS[cfg.task.kind])
+        shown_by.show(result, folder)
 
 
 def _compare_data(cfg: DictConfig, result: Any) -> None:
@@ -124,7 +124,7 @@ def main() -> None:
     except (HydraException, OmegaConfBaseException) as error:
         _failures.append((2, explain(error, sys.argv[1:])))
     except KeyboardInterrupt:
-        _failures.append((130, "interrupted before training began; nothing half-written is left"))
+        _failures.append((130, "interrupted; nothing half-written is left, and the same command goes on with what was measured"))
     for _, message in _failures:
         print(f"error: {message}", file=sys.stderr)
     sys.exit(max((status for status, _ in _failures), default=0))

@@ -5,19 +5,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments import interpretability, scaling
-from experiments.results import Measurement, Result
+from experiments.results import Result
 
 
-def show(result: Result | Measurement, folder: Path) -> None:
-    """Print what a finished run found."""
-    if isinstance(result, Result):
-        _show_training(result, folder)
-    else:
-        (scaling if result.task == "memory_scaling" else interpretability).show(result, folder)
-
-
-def _show_training(result: Result, folder: Path) -> None:
+def show(result: Result, folder: Path) -> None:
     """Print the metrics of both checkpoints with the floors beside them, cost, and where the result lies."""
     best, last = (result.checkpoints[which]["step"] for which in ("best", "last"))
     table = Table(title=result.run_id, title_justify="left")
