@@ -124,7 +124,7 @@ def main() -> None:
     except (HydraException, OmegaConfBaseException) as error:
         _failures.append((2, explain(error, sys.argv[1:])))
     except KeyboardInterrupt:
-        _failures.append((130, "interrupted; nothing half-written is left, and the same command goes on with what was measured"))
+        _failures.append((130, "interrupted; nothing half-written is left"))
     for _, message in _failures:
         print(f"error: {message}", file=sys.stderr)
     sys.exit(max((status for status, _ in _failures), default=0))

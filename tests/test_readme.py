@@ -73,6 +73,22 @@ def test_figures_of_the_results_table_are_those_of_the_reference_results() -> No
             assert f"{floor:.4f}" in README
 
 
+def test_figures_of_the_language_table_are_those_of_the_reference_results() -> None:
+    found = [results.read(path) for path in results.find(ROOT / "experiments" / "reference" / "wikitext103")]
+    assert found
+    for result in found:
+        scores = [
+            f"{result.metrics[f'{split}/{name}']:.{digits}f}"
+            for split in ("val", "test")
+            for name, digits in (("perplexity", 2), ("word_perplexity", 1), ("bits_per_byte", 3))
+        ]
+        cells = [f"`{result.model}`", str(result.seed), *scores, f"{result.parameters:,}"]
+        assert f"| {' | '.join(cells)} |" in README
+    for seed in {result.seed for result in found}:
+        order = sorted((r for r in found if r.seed == seed), key=lambda r: r.metrics["test/word_perplexity"])
+        assert f"seed {seed}: {' < '.join(f'`{result.model}`' for result in order)}" in README
+
+
 @pytest.mark.parametrize("model", sorted(path.stem for path in (CONF / "model").glob("*.yaml")))
 def test_figures_of_the_state_table_are_what_the_mixers_say(model: str) -> None:
     register_resolvers()
