@@ -1,0 +1,160 @@
+"""``python -m experiments.claims``: the paper's claims C1-C4, each judged from results alone. None is tuned to pass."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from experiments import results
+from experiments.results import Measurement, Record, Result
+
+ATTENTION_STYLE = ("gma", "sdpa", "linear_transformer", "performer")  # linformer too, where it was run
+LANGUAGE_MODELS = ("gma", "sdpa", "linear_transformer", "performer", "mamba")
+MIN_SEEDS = 2
+REPRODUCED, NOT_REPRODUCED, NOT_ENOUGH = "reproduced", "not reproduced", "not enough runs"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``claim`` in a sentence, ``outcome`` (one of the three above), and the ``evidence`` in numbers."""
+
+    name: str
+    claim: str
+    outcome: str
+    evidence: str
+
+
+def judge(records: Iterable[Record]) -> list[Verdict]:
+    """All four, from the results of one scale."""
+    records = list(records)
+    return [memory_is_linear(records), best_mean_on_lra(records), language_modelling(records), components(records)]
+
+
+def memory_is_linear(records: Sequence[Record]) -> Verdict:
+    """C1: what GMA keeps for the backward pass grows as N^1.00 +- 0.05, causal and bidirectional."""
+    claim = "Memory is linear in the length for a fixed number of components."
+    found = {
+        name: exponent
+        for record in _measurements(records, "memory_scaling", "gma")
+        for name, exponent in record.exponents.items()
+        if name.endswith("mixer/saved_bytes")
+    }
+    if len(found) < 2:
+        return Verdict("C1", claim, NOT_ENOUGH, "needs task=memory_scaling model=gma")
+    evidence = ", ".join(f"{name.split('/')[0]}: N^{exponent:.3f}" for name, exponent in sorted(found.items()))
+    return Verdict("C1", claim, _outcome(all(abs(value - 1) <= 0.05 for value in found.values())), evidence)
+
+
+def best_mean_on_lra(records: Sequence[Record]) -> Verdict:
+    """C2: the mean of GMA's test accuracies over the tasks of LRA is the highest of the attention-style models."""
+    claim = "Best mean among the attention-style models on Long Range Arena."
+    scores: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        if isinstance(record, Result) and record.task.startswith("lra/"):
+            accuracy = record.metrics["test/accuracy"]
+            scores.setdefault(record.task, {}).setdefault(record.model, []).append(accuracy)
+    complete = {
+        task: models
+        for task, models in scores.items()
+        if all(len(models.get(model, ())) >= MIN_SEEDS for model in ATTENTION_STYLE)
+    }
+    if not {"lra/listops", "lra/text"} <= set(complete):
+        needed = f"{MIN_SEEDS} seeds of {', '.join(ATTENTION_STYLE)} on lra/listops and lra/text at least"
+        return Verdict("C2", claim, NOT_ENOUGH, f"needs {needed}")
+    means = {model: mean(mean(models[model]) for models in complete.values()) for model in ATTENTION_STYLE}
+    evidence = ", ".join(f"{model} {value:.4f}" for model, value in sorted(means.items(), key=lambda item: -item[1]))
+    return Verdict(
+        "C2", claim, _outcome(max(means, key=means.__getitem__) == "gma"), f"{evidence} over {', '.join(complete)}"
+    )
+
+
+def language_modelling(records: Sequence[Record]) -> Verdict:
+    """C3: in every seed GMA's validation perplexity lies between the linear models' and those of sdpa and Mamba."""
+    claim = "On WikiText, better than Linear Transformer and Performer, worse than softmax attention and Mamba."
+    seeds: dict[int, dict[str, float]] = {}
+    for record in records:
+        if isinstance(record, Result) and record.task == "wikitext103":
+            seeds.setdefault(record.seed, {})[record.model] = record.metrics["val/perplexity"]
+    evidence = "; ".join(
+        f"seed {seed}: "
+        + " < ".join(f"{model} {models[model]:.2f}" for model in sorted(models, key=models.__getitem__))
+        for seed, models in sorted(seeds.items())
+    )
+    complete = [models for models in seeds.values() if set(LANGUAGE_MODELS) <= set(models)]
+    if len(complete) < MIN_SEEDS:
+        needed = f"needs {MIN_SEEDS} seeds of {', '.join(LANGUAGE_MODELS)}"
+        return Verdict("C3", claim, NOT_ENOUGH, f"{needed}; so far {evidence or 'none'}")
+    holds = all(
+        max(models["sdpa"], models["mamba"]) < models["gma"] < min(models["linear_transformer"], models["performer"])
+        for models in complete
+    )
+    return Verdict("C3", claim, _outcome(holds), evidence)
+
+
+def components(records: Sequence[Record]) -> Verdict:
+    """C4: fewer than half of the components are dead, and NMI with categories is beyond chance in most heads."""
+    claim = "Most components are used, and assignments agree moderately with surface-form categories."
+    rows = [
+        row
+        for record in _measurements(records, "interpretability", "gma")
+        for row in record.rows
+        if row["state"] == "trained"
+    ]
+    if not rows:
+        return Verdict("C4", claim, NOT_ENOUGH, "needs task=interpretability of a trained wikitext103 model")
+    dead = mean(row["dead_share"] for row in rows)
+    agreement = [row["normalised_mutual_information"] for row in rows]
+    beyond = mean(found["value"] > found["chance_high"] for found in agreement)
+    value, chance = (mean(found[key] for found in agreement) for key in ("value", "chance"))
+    evidence = (
+        f"{dead:.0%} of the components are dead; normalised mutual information {value:.3f} where chance gives"
+        f" {chance:.3f}, beyond chance in {beyond:.0%} of the heads"
+    )
+    return Verdict("C4", claim, _outcome(dead < 0.5 and beyond > 0.5), evidence)
+
+
+def _measurements(records: Sequence[Record], task: str, model: str) -> list[Measurement]:
+    return [r for r in records if isinstance(r, Measurement) and (r.task, r.model) == (task, model)]
+
+
+def _outcome(holds: bool) -> str:
+    return REPRODUCED if holds else NOT_REPRODUCED
+
+
+def main() -> None:
+    """The command."""
+    shipped = Path(__file__).parent / "reference"
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.claims",
+        description="Judge the paper's claims C1-C4 from the result files under some folders.",
+        epilog="Example: python -m experiments.claims runs --scale paper",
+    )
+    parser.add_argument(
+        "folder", nargs="*", type=Path, default=[shipped], help="default: the results shipped with the code"
+    )
+    parser.add_argument("--scale", default="cpu", help="only results of this scale (default: cpu)")
+    arguments = parser.parse_args()
+    missing = [str(folder) for folder in arguments.folder if not folder.is_dir()]
+    if missing:
+        parser.error(f"no folder: {', '.join(missing)}")
+    cells: dict[tuple[str, str, int], list[tuple[Path, Record]]] = {}
+    for path in (path for folder in arguments.folder for path in results.find(folder)):
+        try:
+            record = results.read(path)
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        if record.scale == arguments.scale:
+            cells.setdefault((record.task, record.model, record.seed), []).append((path, record))
+    for (task, model, seed), found in cells.items():
+        if len(found) > 1:
+            several = ", ".join(str(path) for path, _ in found)
+            print(f"left out: several results of {task} {model} seed {seed}: {several}", file=sys.stderr)
+    for verdict in judge(found[0][1] for found in cells.values() if len(found) == 1):
+        print(f"{verdict.name} {verdict.outcome}: {verdict.claim}\n   {verdict.evidence}")
+
+
+if __name__ == "__main__":
+    main()
