@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -33,6 +33,7 @@ from gma.analysis import effective_components, mean_entropy, usage
 from gma.mixer import require
 
 SIDES = ("queries", "keys")
+WINDOWS_AT_ONCE = 8  # or the logits of a large vocabulary would fill the memory
 Responsibilities = list[tuple[Tensor, Tensor]]  # of each layer: queries and keys, (windows, H, N, K)
 
 
@@ -49,7 +50,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
                 isinstance(value, int) and value >= least, f"task.{key}", value, f"a whole number, at least {least}"
             )
     git = machine.git_state()
-    loaded = load_language_model(Path(cfg.checkpoint), cfg.cache_dir, cfg.data_dir)
+    checkpoint = Path(cfg.checkpoint)
+    loaded = load_language_model(checkpoint, cfg.cache_dir, cfg.data_dir)
     if not _layers(loaded.model):
         raise RefusedError(f"{cfg.checkpoint} is of a model without Gaussian mixtures; train one with model=gma")
     torch.manual_seed(cfg.seed)
@@ -79,7 +81,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         rows=rows,
         exponents={},
         execution={
-            "checkpoint_run": OmegaConf.select(loaded.cfg, "task.name"),
+            "checkpoint": f"{checkpoint.parent.parent.name}/{checkpoint.name}",
             "checkpoint_seed": loaded.cfg.seed,
             "tokens": tokens.numel(),
         },
@@ -94,17 +96,19 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
 @torch.no_grad()
 def responsibilities(model: SequenceModel, tokens: Tensor) -> Responsibilities:
     """Of every GMA layer, for its queries and its keys, on ``tokens`` (windows, N)."""
-    found: Responsibilities = []
+    layers = _layers(model)
+    found: dict[torch.nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs: found.append(layer.responsibilities(inputs[0])))
-        for layer in _layers(model)
+        layer.register_forward_pre_hook(lambda layer, inputs: found[layer].append(layer.responsibilities(inputs[0])))
+        for layer in layers
     ]
     try:
-        model(tokens)
+        for some in tokens.split(WINDOWS_AT_ONCE):
+            model(some)
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return [tuple(torch.cat(parts) for parts in zip(*found[layer], strict=True)) for layer in layers]
 
 
 def describe(gamma: Tensor, dead_below: float) -> dict[str, Any]:

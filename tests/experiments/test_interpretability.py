@@ -98,10 +98,10 @@ def test_a_trained_model_is_looked_at_beside_an_untrained_one(
     interpretability.show(result, tmp_path)
 
     loaded = load_language_model(tmp_path / "run" / "checkpoints" / "best.ckpt", cfg.cache_dir, None)
-    tokens = torch.randint(300, (1, 24))
+    tokens = torch.randint(300, (interpretability.WINDOWS_AT_ONCE + 1, 24))
     both = interpretability.responsibilities(loaded.model, tokens)
-    layer, gammas, (queries, _) = look(loaded.model, tokens[0], 1, 1)
-    torch.testing.assert_close(gammas[0], both[1][0][0, 1])
+    layer, gammas, (queries, _) = look(loaded.model, tokens[-1], 1, 1)
+    torch.testing.assert_close(gammas[0], both[1][0][-1, 1])
     torch.testing.assert_close(layer.mixture(queries.expand(1, 2, -1, -1))[0, 1], gammas[0])
 
 
