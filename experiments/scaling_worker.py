@@ -29,25 +29,19 @@ def measure(cfg: DictConfig, reference: bool, causal: bool, length: int, gpu: bo
         causal, length: which form, and N. gpu: where.
     """
     device = torch.device("cuda" if gpu else "cpu")
-    rows = []
+    x = torch.randn(cfg.task.batch_size, length, cfg.backbone.dim, device=device)
+    rows, contenders = [], []
     for inside in ("mixer", "block"):
-        contenders = {"own": build(cfg, causal, inside, device)}
-        if reference:
-            contenders["sdpa"] = build(cfg, causal, inside, device, ScaledDotProductAttention)
-        x = torch.randn(cfg.task.batch_size, length, cfg.backbone.dim, device=device)
-        own = contenders["own"]
+        own = build(cfg, causal, inside, device)
+        others = {"sdpa": build(cfg, causal, inside, device, ScaledDotProductAttention)} if reference else {}
+        contenders.append({"own": own, **others})
         _pass(own, x[:, :8])  # libraries load what they need
-        row = {
-            "form": "causal" if causal else "bidirectional",
-            "inside": inside,
-            "length": length,
-            "saved_bytes": saved_bytes(own, x),
-            "peak_bytes": peak_bytes(own, x),
-        }
-        if not gpu and cfg.trainer.raise_malloc_thresholds:
-            machine.raise_malloc_thresholds()
-        rows.append(row | _times(contenders, x, cfg.task.turns))
-    return rows
+        memory = {"saved_bytes": saved_bytes(own, x), "peak_bytes": peak_bytes(own, x)}
+        form = "causal" if causal else "bidirectional"
+        rows.append({"form": form, "inside": inside, "length": length} | memory)
+    if not gpu and cfg.trainer.raise_malloc_thresholds:
+        machine.raise_malloc_thresholds()  # only now: memory that is kept would hide a peak
+    return [row | _times(some, x, cfg.task.turns) for row, some in zip(rows, contenders, strict=True)]
 
 
 def measure_decoding(cfg: DictConfig, context: int, gpu: bool) -> list[dict[str, Any]]:
@@ -55,7 +49,7 @@ def measure_decoding(cfg: DictConfig, context: int, gpu: bool) -> list[dict[str,
     device = torch.device("cuda" if gpu else "cpu")
     mixer = build(cfg, True, "mixer", device)
     x = torch.randn(cfg.task.batch_size, STEPS, cfg.backbone.dim, device=device)
-    state = state_after(mixer, context, x)
+    state = state_after(mixer, context, x, room=(1 + cfg.task.turns) * STEPS)
     held = sum(t.numel() * t.element_size() for t in state if isinstance(t, Tensor))
     times = []
     with torch.no_grad():
@@ -79,10 +73,13 @@ def measure_decoding(cfg: DictConfig, context: int, gpu: bool) -> list[dict[str,
     ]
 
 
-def state_after(mixer: SequenceMixer, context: int, x: Tensor) -> Any:
-    """The state after ``context`` tokens; a cache of keys and values filled at random, as reading them is quadratic."""
+def state_after(mixer: SequenceMixer, context: int, x: Tensor, room: int) -> Any:
+    """The state after ``context`` tokens; a cache of keys and values, with ``room`` for more, is filled at random.
+
+    To read so many tokens by softmax attention would take time quadratic in their number.
+    """
     if isinstance(mixer, ScaledDotProductAttention):
-        shape = (len(x), mixer.num_heads, context + 2 * STEPS, mixer.head_dim)
+        shape = (len(x), mixer.num_heads, context + room, mixer.head_dim)
         return KeyValueCache(*(torch.randn(shape, device=x.device) for _ in range(2)), context)
     return mixer.prefill(torch.randn(len(x), context, x.shape[-1], device=x.device))[1]
 

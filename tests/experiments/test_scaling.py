@@ -107,7 +107,7 @@ def test_saved_bytes_are_those_of_the_layers_of_the_definition() -> None:
 
 def test_a_filled_cache_decodes_as_one_that_was_read() -> None:
     mixer = ScaledDotProductAttention(16, 2, causal=True)
-    state = scaling_worker.state_after(mixer, 50, torch.randn(1, 1, 16))
+    state = scaling_worker.state_after(mixer, 50, torch.randn(1, 1, 16), room=7)
     read = mixer.prefill(torch.randn(1, 50, 16))[1]
     assert state.length == read.length == 50
     assert state.keys[:, :, :50].shape == read.keys.shape
