@@ -33,7 +33,7 @@ class Row:
 
 
 def describe(overrides: list[str]) -> list[Row]:
-    """One row a task, at the scale that ``overrides`` choose."""
+    """One row a task that has data, at the scale that ``overrides`` choose."""
     from hydra import compose, initialize_config_dir
 
     register_resolvers()
@@ -41,7 +41,9 @@ def describe(overrides: list[str]) -> list[Row]:
     rows = []
     for task in sorted(path.relative_to(CONF / "task").with_suffix("").as_posix() for path in paths):
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            rows.append(_describe(task, compose("config", [*overrides, f"task={task}"])))
+            cfg = compose("config", [*overrides, f"task={task}"])
+        if "data" in cfg.task:
+            rows.append(_describe(task, cfg))
     return rows
 
 
