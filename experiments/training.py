@@ -67,7 +67,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     with refusing():
         if resuming:
             check_same_data(folder, data)
-        else:
+        elif any(getattr(part, "means_from_data", False) for part in model.modules()):
             batch = batches.first()
             start_means_from_data(model, batch.inputs, batch.mask)
     parameters = count_parameters(model)
