@@ -43,8 +43,13 @@ def load_split(path: str, config: str, split: str, local: Path | None, other_way
 def digest(path: str, config: str, local: Path | None) -> str:
     """Twelve hexadecimal digits that follow the content of a local copy, or the names of a data set of the hub."""
     if local is None:
-        return hashlib.sha256(f"{path} {config}".encode()).hexdigest()[:12]
+        return digest_of_words(path, config)
     return digest_of_files(sorted((local / config).glob("*")))
+
+
+def digest_of_words(*words: object) -> str:
+    """Twelve hexadecimal digits that follow ``words``."""
+    return hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()[:12]
 
 
 def digest_of_files(files: Iterable[Path]) -> str:

@@ -90,9 +90,25 @@ def check_rows(rows: Mapping[str, int]) -> dict[str, int]:
     Raises:
         ValueError: if a split is missing, unknown or below 1 row.
     """
-    if set(rows) != set(SPLITS) or any(count < 1 for count in rows.values()):
+    if set(rows) != set(SPLITS) or any(count is None or count < 1 for count in rows.values()):
         raise ValueError(f"rows={dict(rows)} is not allowed: give at least 1 row for each of {', '.join(SPLITS)}")
     return {split: int(rows[split]) for split in SPLITS}
+
+
+def check_limits(rows: Mapping[str, int | None] | None) -> dict[str, int | None]:
+    """How many rows of each split are kept, as a dict of the three; ``None``, for one or for all: every row there is.
+
+    Raises:
+        ValueError: if a split is missing, unknown or below 1 row.
+    """
+    rows = dict.fromkeys(SPLITS) if rows is None else dict(rows)
+    check_rows({split: 1 if count is None else count for split, count in rows.items()})
+    return {split: rows[split] for split in SPLITS}
+
+
+def count_name(rows: Mapping[str, int | None]) -> str:
+    """``rows`` as part of a fingerprint."""
+    return "-".join(str(rows[split] or "all") for split in SPLITS)
 
 
 def split_rows(rows: Iterable[tuple[bytes, int]], counts: Mapping[str, int]) -> DatasetDict:
@@ -115,8 +131,10 @@ def hold_out(rows: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     return rows.select(np.sort(order[tenth:])), rows.select(np.sort(order[:tenth]))
 
 
-def limited(rows: Dataset, limit: int | None, seed: int) -> Dataset:
-    """At most ``limit`` of ``rows``, chosen by ``seed``, in their old order."""
-    if limit is None or limit >= len(rows):
-        return rows
-    return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:limit]))
+def limited(splits: Mapping[str, Dataset], rows: Mapping[str, int | None], seed: int) -> DatasetDict:
+    """At most ``rows`` of each split (``None``: all), chosen by ``seed``, in their old order."""
+    kept = {}
+    for split, data in splits.items():
+        chosen = np.random.default_rng(seed).permutation(len(data))[: rows[split]]
+        kept[split] = data.select(np.sort(chosen))
+    return DatasetDict(kept)

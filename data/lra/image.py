@@ -1,5 +1,6 @@
 """Image classification of Long Range Arena: CIFAR-10 in grey, one pixel after the other."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from data.hub import digest, find_local_copy, load_split
-from data.lra.base import as_dataset, hold_out, limited
+from data.lra.base import as_dataset, check_limits, count_name, hold_out, limited
 from data.lra.pixels import PixelSequences
 
-FORMAT_VERSION = 1  # part of the cache key: raise it when the same images would give other rows
+FORMAT_VERSION = 2  # part of the cache key: raise it when the same images would give other rows
 
 
 class Image(PixelSequences):
@@ -20,7 +21,8 @@ class Image(PixelSequences):
         cache_dir: where the Arrow files go. data_dir: looked through for a local copy before the hub is asked.
         path, config: on the hub.
         pixels: see :class:`PixelSequences`.
-        seed: of the choice of held-out images. limit: keeps only so many of each file, chosen by ``seed``.
+        seed: of the choice of held-out images, and of those kept.
+        rows: how many of each split are kept; see :func:`data.lra.base.check_limits`.
 
     Raises:
         FileNotFoundError: from :meth:`load`, if the images are neither here nor to be fetched.
@@ -38,17 +40,17 @@ class Image(PixelSequences):
         config: str = "plain_text",
         pixels: str = "tokens",
         seed: int = 0,
-        limit: int | None = None,
+        rows: Mapping[str, int | None] | None = None,
     ) -> None:
         super().__init__(pixels)
         self.cache_dir = Path(cache_dir).expanduser()
-        self.path, self.config, self.seed, self.limit = path, config, seed, limit
+        self.path, self.config, self.seed, self.rows = path, config, seed, check_limits(rows)
         self.local = find_local_copy(path, config, data_dir)
 
     @property
     def fingerprint(self) -> str:
         """Names the data: the same for the same rows."""
-        return f"v{FORMAT_VERSION}-seed{self.seed}-{self.limit or 'all'}-{digest(self.path, self.config, self.local)}"
+        return f"v{FORMAT_VERSION}-seed{self.seed}-{count_name(self.rows)}-{digest(self.path, self.config, self.local)}"
 
     @cached_property
     def source(self) -> str:
@@ -60,14 +62,13 @@ class Image(PixelSequences):
 
     def _build(self) -> DatasetDict:
         train, held_out = hold_out(self._read("train"), self.seed)
-        return DatasetDict(train=train, validation=held_out, test=self._read("test"))
+        splits = {"train": train, "validation": held_out, "test": self._read("test")}
+        return limited(splits, self.rows, self.seed)
 
     def _read(self, split: str) -> Dataset:
         rows = self._open(split)
         try:
-            return limited(
-                as_dataset([(row["img"].convert("L").tobytes(), row["label"]) for row in rows]), self.limit, self.seed
-            )
+            return as_dataset([(row["img"].convert("L").tobytes(), row["label"]) for row in rows])
         except OSError as error:  # also what Pillow raises for what is no image
             place = self.local or self.path
             raise ValueError(f"an image of the {split} split of {place} cannot be read: {error}") from error

@@ -14,7 +14,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 
 from data.lra import expressions
-from data.lra.base import SPLITS, LabelledSequences, as_dataset, check_rows, split_rows
+from data.lra.base import LabelledSequences, as_dataset, check_rows, count_name, split_rows
 from data.parallel import grow_rows
 
 LRA_FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -82,10 +82,8 @@ class ListOps(LabelledSequences):
     def fingerprint(self) -> str:
         """Names the data: the same for the same rows."""
         if self.folder is None:
-            return "-".join(
-                ["generated", f"v{GENERATOR_VERSION}", f"seed{self.seed}", f"{self.min_length}-{self.max_length}"]
-                + [str(self.rows[split]) for split in SPLITS]
-            )
+            lengths = f"{self.min_length}-{self.max_length}"
+            return f"generated-v{GENERATOR_VERSION}-seed{self.seed}-{lengths}-{count_name(self.rows)}"
         digest = hashlib.sha256(f"length {self.length}".encode())
         for name in LRA_FILES.values():
             with (self.folder / name).open("rb") as file:

@@ -9,9 +9,9 @@ from datasets import Dataset, DatasetDict
 
 from data.batch import Batch, pad
 from data.hub import digest, find_local_copy, load_split
-from data.lra.base import LabelledSequences, as_dataset, hold_out, limited
+from data.lra.base import LabelledSequences, as_dataset, check_limits, count_name, hold_out, limited
 
-FORMAT_VERSION = 1  # part of the cache key: raise it when the same reviews would give other rows
+FORMAT_VERSION = 2  # part of the cache key: raise it when the same reviews would give other rows
 
 
 class Text(LabelledSequences):
@@ -25,7 +25,8 @@ class Text(LabelledSequences):
         path, config: on the hub.
         length: bytes of a review that are read.
         validation: ``held_out`` or ``test``.
-        seed: of the choice of held-out reviews. limit: keeps only so many rows of each file, chosen by ``seed``.
+        seed: of the choice of held-out reviews, and of those kept.
+        rows: how many of each split are kept; see :func:`data.lra.base.check_limits`.
 
     Raises:
         ValueError: naming the argument.
@@ -45,7 +46,7 @@ class Text(LabelledSequences):
         length: int = 4096,
         validation: str = "held_out",
         seed: int = 0,
-        limit: int | None = None,
+        rows: Mapping[str, int | None] | None = None,
     ) -> None:
         if length < 1:
             raise ValueError(f"length={length} is not allowed: it must be at least 1")
@@ -53,13 +54,13 @@ class Text(LabelledSequences):
             raise ValueError(f"validation={validation!r} is not allowed: it must be held_out or test")
         self.cache_dir = Path(cache_dir).expanduser()
         self.path, self.config, self.length, self.validation, self.seed = path, config, length, validation, seed
-        self.limit = limit
+        self.rows = check_limits(rows)
         self.local = find_local_copy(path, config, data_dir)
 
     @property
     def fingerprint(self) -> str:
         """Names the data: the same for the same rows."""
-        name = f"v{FORMAT_VERSION}-{self.length}-{self.validation}-seed{self.seed}-{self.limit or 'all'}"
+        name = f"v{FORMAT_VERSION}-{self.length}-{self.validation}-seed{self.seed}-{count_name(self.rows)}"
         return f"{name}-{digest(self.path, self.config, self.local)}"
 
     @property
@@ -77,13 +78,9 @@ class Text(LabelledSequences):
 
     def _build(self) -> DatasetDict:
         train, test = self._read("train"), self._read("test")
-        if self.validation == "test":
-            return DatasetDict(train=train, validation=test, test=test)
-        train, held_out = hold_out(train, self.seed)
-        return DatasetDict(train=train, validation=held_out, test=test)
+        train, validation = (train, test) if self.validation == "test" else hold_out(train, self.seed)
+        return limited({"train": train, "validation": validation, "test": test}, self.rows, self.seed)
 
     def _read(self, split: str) -> Dataset:
         rows = load_split(self.path, self.config, split, self.local, "give task.data.path, a local folder like that")
-        return limited(
-            as_dataset([(row["text"].encode()[: self.length], row["label"]) for row in rows]), self.limit, self.seed
-        )
+        return as_dataset([(row["text"].encode()[: self.length], row["label"]) for row in rows])

@@ -205,6 +205,28 @@ def test_pathfinder_reads_the_release_without_its_empty_image(tmp_path: Path) ->
         Pathfinder(tmp_path, {"train": 1, "validation": 1, "test": 1}, STYLE, folder=tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("validation", ["held_out", "test"])
+def test_kept_rows_are_counted_by_split_and_named(reviews: Path, tmp_path: Path, validation: str) -> None:
+    def text(**rows: int | None) -> Text:
+        return Text(tmp_path / "cache", path=str(reviews), validation=validation, rows=rows)
+
+    few, more = (text(train=None, validation=2, test=count) for count in (5, 7))
+    assert len(few.load()["validation"]) == 2
+    assert len(few.load()["test"]) == 5
+    assert len(few.load()["train"]) == (36 if validation == "held_out" else 40)
+    assert few.place != more.place
+    with pytest.raises(ValueError, match="at least 1 row for each of train, validation, test"):
+        text(train=5)
+    with pytest.raises(ValueError, match="at least 1 row"):
+        text(train=None, validation=0, test=None)
+
+
+def test_another_style_is_another_data_set(tmp_path: Path) -> None:
+    rows = {"train": 1, "validation": 1, "test": 1}
+    one, two = (Pathfinder(tmp_path, rows, STYLE | {"distractors": n}) for n in (1, 2))
+    assert one.place != two.place
+
+
 def test_imdb_has_its_published_rows(data_dir: Path, tmp_path: Path) -> None:
     splits = Text(tmp_path, data_dir=data_dir, length=16).load()
     assert {split: len(rows) for split, rows in splits.items()} == {
