@@ -78,10 +78,25 @@ class LabelledSequences(ABC):
         return pad([row["tokens"] for row in rows], [int(row["label"]) for row in rows], self.pad_value)
 
     def floors(self, splits: DatasetDict) -> dict[str, float]:
-        """Test accuracy of rules that do not solve the task; here of always answering the commonest train label."""
-        ((answer, _),) = Counter(splits["train"]["label"]).most_common(1)
-        labels = list(splits["test"]["label"])
-        return {"majority_class": labels.count(answer) / len(labels)}
+        """Test accuracy of rules that do not solve the task, to read a score against.
+
+        Each answers the commonest train label for what it sees of a row (:meth:`what_rules_see`), or the commonest of
+        all where it saw no such row.
+        """
+        seen_with: dict[str, Counter[tuple[Any, int]]] = {}
+        for tokens, label in _examples(splits["train"]):
+            for rule, seen in self.what_rules_see(tokens).items():
+                seen_with.setdefault(rule, Counter())[seen, label] += 1
+        answers = {rule: _commonest_label(counts) for rule, counts in seen_with.items()}
+        right: Counter[str] = Counter()
+        for tokens, label in _examples(splits["test"]):
+            for rule, seen in self.what_rules_see(tokens).items():
+                right[rule] += answers[rule].get(seen, answers["majority_class"][None]) == label
+        return {rule: right[rule] / len(splits["test"]) for rule in answers}
+
+    def what_rules_see(self, tokens: np.ndarray) -> dict[str, Any]:
+        """What each rule looks at in a row of tokens; ``majority_class`` looks at nothing."""
+        return {"majority_class": None}
 
 
 def check_rows(rows: Mapping[str, int]) -> dict[str, int]:
@@ -138,3 +153,15 @@ def limited(splits: Mapping[str, Dataset], rows: Mapping[str, int | None], seed:
         chosen = np.random.default_rng(seed).permutation(len(data))[: rows[split]]
         kept[split] = data.select(np.sort(chosen))
     return DatasetDict(kept)
+
+
+def _examples(split: Dataset) -> Iterator[tuple[np.ndarray, int]]:
+    for block in split.with_format("numpy").iter(1000):
+        yield from zip(block["tokens"], block["label"].tolist(), strict=True)
+
+
+def _commonest_label(counts: Counter[tuple[Any, int]]) -> dict[Any, int]:
+    best: dict[Any, int] = {}
+    for (seen, label), _ in sorted(counts.items(), key=lambda item: -item[1]):
+        best.setdefault(seen, label)
+    return best

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 
 TRIES = 16  # directions tried for the next dash before the chain steps back
 STARTS = 40  # places tried for a contour before the picture is begun again
@@ -182,6 +183,14 @@ def render(dashes: np.ndarray, markers: np.ndarray, style: Style) -> np.ndarray:
         _light(np.stack([markers, markers], axis=1), style.marker_radius, style.size),  # a dot is a dash without length
     )
     return np.round(255 * light).astype(np.uint8)
+
+
+def dot_distance(image: np.ndarray, contrast: float) -> float:
+    """Pixels between the centres of the two dots of an image (S, S) uint8, told by their brightness; 0 if unclear."""
+    dots, count = ndimage.label(image > 255 * (1 + contrast) / 2)
+    if count != 2:
+        return 0.0
+    return math.dist(*ndimage.center_of_mass(image, dots, (1, 2)))
 
 
 def _light(lines: np.ndarray, radius: float, size: int) -> np.ndarray:

@@ -4,14 +4,13 @@ Generated after the rules of LRA's own generator, without a network, or read fro
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 
 from data.lra import expressions
 from data.lra.base import LabelledSequences, as_dataset, check_rows, count_name, split_rows
@@ -95,22 +94,14 @@ class ListOps(LabelledSequences):
         """Generated, or LRA's files."""
         return "generated" if self.folder is None else "files"
 
-    def floors(self, splits: DatasetDict) -> dict[str, float]:
-        """Test accuracy of rules that do not compute: each answers the commonest train label for what it looks at.
-
-        ``majority_class`` looks at nothing, ``root_operator`` at the first token, ``root_operator_and_digits`` also at
-        the least (MIN) or greatest (MAX) digit among the root's direct arguments.
+    def what_rules_see(self, tokens: np.ndarray) -> dict[str, Any]:
+        """``root_operator``: the first token; ``root_operator_and_digits``: also the least (MIN) or greatest (MAX) of
+        the digits right under it.
         """
-        looks: dict[str, Counter[tuple[Any, int]]] = {}
-        for tokens, label in _examples(splits["train"]):
-            for rule, seen in _what_rules_see(tokens).items():
-                looks.setdefault(rule, Counter())[seen, label] += 1
-        answers = {rule: _commonest_label(counts) for rule, counts in looks.items()}
-        right: Counter[str] = Counter()
-        for tokens, label in _examples(splits["test"]):
-            for rule, seen in _what_rules_see(tokens).items():
-                right[rule] += answers[rule].get(seen, answers["majority_class"][None]) == label
-        return {rule: right[rule] / len(splits["test"]) for rule in answers}
+        operator = expressions.root_operator(tokens)
+        extreme = (min, max)[operator](expressions.root_digits(tokens), default=None) if operator in (0, 1) else None
+        rules = {"root_operator": operator, "root_operator_and_digits": (operator, extreme)}
+        return super().what_rules_see(tokens) | rules
 
     def _build(self) -> DatasetDict:
         return self._generate() if self.folder is None else self._read()
@@ -146,21 +137,3 @@ class ListOps(LabelledSequences):
 
 def _grow_shard(seed: int, min_length: int, max_length: int, shard: int) -> list[tuple[bytes, int]]:
     return expressions.grow_shard(seed, shard, SHARD_ROWS, min_length, max_length)
-
-
-def _examples(split: Dataset) -> Iterator[tuple[np.ndarray, int]]:
-    for block in split.with_format("numpy").iter(1000):
-        yield from zip(block["tokens"], block["label"].tolist(), strict=True)
-
-
-def _what_rules_see(tokens: np.ndarray) -> dict[str, Any]:
-    operator = expressions.root_operator(tokens)
-    extreme = (min, max)[operator](expressions.root_digits(tokens), default=None) if operator in (0, 1) else None
-    return {"majority_class": None, "root_operator": operator, "root_operator_and_digits": (operator, extreme)}
-
-
-def _commonest_label(counts: Counter[tuple[Any, int]]) -> dict[Any, int]:
-    best: dict[Any, int] = {}
-    for (seen, label), _ in sorted(counts.items(), key=lambda item: -item[1]):
-        best.setdefault(seen, label)
-    return best

@@ -80,6 +80,11 @@ class Pathfinder(PixelSequences):
         """What a result says of its data."""
         return super().describe() | {"size": self.style.size, "contour_length": self.style.contour_length}
 
+    def what_rules_see(self, tokens: np.ndarray) -> dict[str, Any]:
+        """``dot_distance``: how far the dots are apart, in whole pixels; what tells much of short contours."""
+        distance = contours.dot_distance(tokens.reshape(self.style.size, self.style.size), self.style.contrast)
+        return super().what_rules_see(tokens) | {"dot_distance": round(distance)}
+
     def _build(self) -> DatasetDict:
         return self._generate() if self.folder is None else self._read()
 

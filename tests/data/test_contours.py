@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from data.lra.contours import Picture, Style, draw, render
+from data.lra.contours import Picture, Style, dot_distance, draw, render
 from data.lra.pathfinder import SHARD_ROWS, _grow_shard
 
 EASY = {"contour_length": 6, "distractors": 10, "distractor_length": 2}
@@ -75,6 +75,16 @@ def test_rendering_puts_light_where_dashes_and_dots_are_and_nowhere_else(style: 
     assert image[10, 10:13].tolist() == [191, 191, 191]
     assert image[20, 20] == image[25, 5] == 255
     assert image[:8].max() == image[13:18].max() == 0
+
+
+def test_the_dots_are_told_by_their_brightness(style: Style) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        picture = draw(rng, style, True)
+        assert dot_distance(picture.image, style.contrast) == pytest.approx(
+            np.linalg.norm(np.subtract(*picture.markers)), abs=0.5
+        )
+    assert dot_distance(np.zeros((32, 32), np.uint8), style.contrast) == 0
 
 
 def test_images_are_balanced_and_all_different(style: Style) -> None:

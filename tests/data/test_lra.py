@@ -221,6 +221,13 @@ def test_kept_rows_are_counted_by_split_and_named(reviews: Path, tmp_path: Path,
         text(train=None, validation=0, test=None)
 
 
+def test_the_distance_of_the_dots_tells_much_of_short_contours(tmp_path: Path) -> None:
+    data = Pathfinder(tmp_path, {"train": 1000, "validation": 1, "test": 249}, STYLE)
+    floors = data.floors(data.load())
+    assert floors["majority_class"] == pytest.approx(0.5, abs=0.01)
+    assert 0.7 < floors["dot_distance"] < 0.95
+
+
 def test_another_style_is_another_data_set(tmp_path: Path) -> None:
     rows = {"train": 1, "validation": 1, "test": 1}
     one, two = (Pathfinder(tmp_path, rows, STYLE | {"distractors": n}) for n in (1, 2))
