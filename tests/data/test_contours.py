@@ -82,7 +82,7 @@ def test_the_dots_are_told_by_their_brightness(style: Style) -> None:
     for _ in range(20):
         picture = draw(rng, style, True)
         assert dot_distance(picture.image, style.contrast) == pytest.approx(
-            np.linalg.norm(np.subtract(*picture.markers)), abs=0.5
+            np.linalg.norm(np.subtract(*picture.markers)), abs=1
         )
     assert dot_distance(np.zeros((32, 32), np.uint8), style.contrast) == 0
 
