@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from experiments import results
+from experiments.report.collect import collect
 from experiments.results import Measurement, Record, Result
 
 ATTENTION_STYLE = ("gma", "sdpa", "linear_transformer", "performer")  # linformer too, where it was run
@@ -139,20 +139,10 @@ def main() -> None:
     missing = [str(folder) for folder in arguments.folder if not folder.is_dir()]
     if missing:
         parser.error(f"no folder: {', '.join(missing)}")
-    cells: dict[tuple[str, str, int], list[tuple[Path, Record]]] = {}
-    for path in (path for folder in arguments.folder for path in results.find(folder)):
-        try:
-            record = results.read(path)
-        except ValueError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        if record.scale == arguments.scale:
-            cells.setdefault((record.task, record.model, record.seed), []).append((path, record))
-    for (task, model, seed), found in cells.items():
-        if len(found) > 1:
-            several = ", ".join(str(path) for path, _ in found)
-            print(f"left out: several results of {task} {model} seed {seed}: {several}", file=sys.stderr)
-    for verdict in judge(found[0][1] for found in cells.values() if len(found) == 1):
+    found = collect(arguments.folder, arguments.scale)
+    for reason in found.left_out:
+        print(f"left out: {reason}", file=sys.stderr)
+    for verdict in judge(found.records):
         print(f"{verdict.name} {verdict.outcome}: {verdict.claim}\n   {verdict.evidence}")
 
 

@@ -4,32 +4,25 @@ Shapes: N tokens of the text, K components, R routing width.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
 
 from experiments.checkpoints import Loaded
+from experiments.report.figures import categories, most_telling, usage
 from experiments.results import Measurement
-from experiments.token_categories import CATEGORIES
 from gma import GaussianMixtureAttention
 from gma.ops import reference
 
-MEASURE = "normalised_mutual_information"  # by which a layer's head is chosen for a figure of one head
 TEXT = 48  # tokens of the figures along a text
 
 
 def draw(result: Measurement, loaded: Loaded, tokens: Tensor, folder: Path) -> list[Path]:
     """Write every figure into ``folder``; those along a text are of the first of ``tokens`` (N,)."""
-    trained = [row for row in result.rows if row["state"] == "trained" and row["side"] == "queries"]
-    best = [
-        max((row for row in trained if row["layer"] == layer), key=lambda row: row[MEASURE]["value"])
-        for layer in sorted({row["layer"] for row in trained})
-    ]
+    best = most_telling(result)
     tokens = tokens[:TEXT]
     pieces = [loaded.data.tokenizer.decode([token], skip_special_tokens=False) for token in tokens.tolist()]
     pieces = [piece.replace("\n", "\\n").replace("$", r"\$") for piece in pieces]
@@ -38,8 +31,8 @@ def draw(result: Measurement, loaded: Loaded, tokens: Tensor, folder: Path) -> l
     title = f"layer {row['layer']}, head {row['head']}"
     affinity = reference.affinity(*(gamma[None, None] for gamma in gammas), causal=True)[0, 0]
     figures = {
-        "categories": _categories(best),
-        "usage": _usage(result.rows),
+        "categories": categories(best),
+        "usage": usage(result.rows),
         "responsibilities": _along_text(gammas[0].T, pieces, f"responsibilities of queries, {title}", "component"),
         "affinity": _along_text(affinity, pieces, f"implied affinity, {title}", "query"),
         "routing_space": _routing_space(layer, row["head"], vectors, f"queries and keys of the text, {title}"),
@@ -66,34 +59,6 @@ def look(
     queries, keys = layer.responsibilities(seen[0])
     projected = [layer.split_heads(projection(seen[0])) for projection in (layer.q_proj, layer.k_proj)]
     return layer, (queries[0, head], keys[0, head]), (projected[0][0, head], projected[1][0, head])
-
-
-def _categories(rows: list[dict[str, Any]]) -> Figure:
-    """Which categories the tokens of each component have, against how common these are: above 1 is more than chance."""
-    figure = Figure(figsize=(7, 3.2 * len(rows)), layout="constrained")
-    for axis, row in zip(figure.subplots(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
-        counts = torch.tensor(row["table"], dtype=torch.float64)
-        shares = counts / counts.sum(0).clamp(min=1)
-        lift = shares / (counts.sum(1, keepdim=True) / counts.sum()).clamp(min=1e-12)
-        image = axis.imshow(lift.clamp(min=0.1).numpy(), cmap="RdBu_r", norm=LogNorm(0.1, 10), aspect="auto")
-        axis.set(title=f"layer {row['layer']}, head {row['head']}, queries", xlabel="component")
-        axis.set_yticks(range(len(CATEGORIES)), CATEGORIES)
-        figure.colorbar(image, ax=axis, label="share over share in the text")
-    return figure
-
-
-def _usage(rows: list[dict[str, Any]]) -> Figure:
-    """Usage of the components of every head, sorted."""
-    layers = sorted({row["layer"] for row in rows})
-    figure = Figure(figsize=(4 * len(layers), 3.2), layout="constrained")
-    for axis, layer in zip(figure.subplots(1, len(layers), squeeze=False, sharey=True)[0], layers, strict=True):
-        for row in (row for row in rows if row["layer"] == layer and row["side"] == "queries"):
-            colour, label = ("C0", "trained") if row["state"] == "trained" else ("0.6", "untrained")
-            axis.plot(sorted(row["usage"], reverse=True), color=colour, label=label if row["head"] == 0 else None)
-        axis.set(title=f"layer {layer}", xlabel="component, by usage", yscale="log")
-        axis.legend()
-    figure.supylabel("mean responsibility")
-    return figure
 
 
 def _along_text(image: Tensor, pieces: list[str], title: str, ylabel: str) -> Figure:

@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.arguments import read_arguments
 from experiments.checkpoints import load_language_model
 from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
@@ -20,29 +21,13 @@ Keys, and what each is unless set:
 """
 
 
-def read_arguments(arguments: list[str]) -> DictConfig:
-    """``conf/generate.yaml`` with the command line's ``key=value`` on top.
-
-    Raises:
-        RefusedError: for a key that is not there, an argument that is no ``key=value``, or no checkpoint.
-    """
-    known = OmegaConf.load(CONF / "generate.yaml")
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals or key not in list(known):  # "in known" is false for a missing value
-            raise RefusedError(f"{argument} is not known; allowed: {', '.join(f'{name}=' for name in known)}")
-        # a prompt is text, whatever it looks like
-        known[key] = value if key == "prompt" else OmegaConf.from_dotlist([f"value={value}"]).value
-    if OmegaConf.is_missing(known, "checkpoint") or not known.checkpoint:
-        raise RefusedError("checkpoint= is missing: name runs/wikitext103/<model>/<run>/checkpoints/best.ckpt")
-    return known
-
-
 def write(arguments: DictConfig) -> None:
     """Print the prompt and its continuation."""
     import torch
     from tokenizers.decoders import DecodeStream
 
+    if OmegaConf.is_missing(arguments, "checkpoint") or not arguments.checkpoint:
+        raise RefusedError("checkpoint= is missing: name runs/wikitext103/<model>/<run>/checkpoints/best.ckpt")
     with refusing():
         for key in ("tokens", "seed"):
             value = arguments[key]
@@ -71,7 +56,7 @@ def main() -> None:
         return
     register_resolvers()
     try:
-        write(read_arguments(sys.argv[1:]))
+        write(read_arguments("generate", sys.argv[1:], text=("prompt",)))
     except (RefusedError, OmegaConfBaseException) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

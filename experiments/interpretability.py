@@ -26,7 +26,7 @@ from experiments.build import build_model
 from experiments.checkpoints import load_language_model
 from experiments.config import refusing
 from experiments.errors import RefusedError
-from experiments.loggers import build_logger, mirror_rows
+from experiments.loggers import build_logger, mirror
 from experiments.token_categories import CATEGORIES, categorise, count_words
 from gma import GaussianMixtureAttention, SequenceModel
 from gma.analysis import effective_components, mean_entropy, usage
@@ -88,8 +88,9 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         **results.provenance(cfg, run_id, git),
     )
     result.write(folder)
-    figures = component_figures.draw(result, loaded, tokens[0], folder)
-    mirror_rows(result, [_flat(row) for row in rows], figures, build_logger(cfg, run_id, folder))
+    component_figures.draw(result, loaded, tokens[0], folder)
+    logger = build_logger(cfg, run_id, folder)
+    mirror(result, folder, [logger] if logger else [])
     return result
 
 
@@ -146,12 +147,6 @@ def show(result: results.Measurement, folder: Path) -> None:
     console.print(table)
     console.print("Means over heads; in brackets what shuffled categories give.", highlight=False)
     console.print(f"{folder / results.FILE_NAME}", soft_wrap=True, highlight=False)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """For a table with one number a cell."""
-    flat = {key: value for key, value in row.items() if key not in ("usage", "table", *MEASURES)}
-    return flat | {f"{name} {part}": value for name in MEASURES for part, value in row[name].items()}
 
 
 def _layers(model: torch.nn.Module) -> list[GaussianMixtureAttention]:

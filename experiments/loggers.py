@@ -1,9 +1,10 @@
 """Where metrics go besides ``result.json``."""
 
+import json
 import netrc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -12,7 +13,9 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig
 
-from experiments.results import Measurement, Result
+from experiments.results import FILE_NAME, WANDB_TYPE, Measurement, Record, Result
+
+PUBLISHED = "published.json"  # beside it: to which project it has been logged
 
 
 def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
@@ -21,53 +24,71 @@ def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
         return False
     if not cfg.logger["_target_"].endswith("WandbLogger"):
         return instantiate(cfg.logger, save_dir=str(folder))
-    if "WANDB_MODE" not in os.environ and not has_wandb_key():
-        os.environ["WANDB_MODE"] = "offline"
-    os.environ.setdefault("WANDB_SILENT", "true")
-    task, model, _run = run_id.rsplit("/", 2)
-    logger = instantiate(
-        cfg.logger,
-        save_dir=str(folder),
-        id=run_id.replace("/", "-"),
-        name=run_id,
-        group=f"{task}/{model}",
-        tags=[task, model, cfg.scale],
-        resume="allow",
-    )
+    go_offline_without_key()
+    logger = instantiate(cfg.logger, save_dir=str(folder), **wandb_identity(run_id, cfg.scale))
     logger._wandb_init.pop("anonymous", None)  # Lightning passes it always, wandb warns of it always
     return logger
 
 
-def mirror(result: Result, loggers: Sequence[Logger]) -> None:
-    """Log what ``result.json`` says to every logger: metrics of both checkpoints, floors, cost."""
-    metrics = dict(result.metrics)
-    metrics |= {f"last/{name}": value for name, value in result.metrics_last.items()}
-    metrics |= {f"floor/{name}": value for name, value in result.floors.items()}
-    for name in (
-        "parameters",
-        "tokens_seen",
-        "tokens_per_second",
-        "train_seconds",
-        "wall_seconds",
-        "peak_memory_bytes",
-    ):
-        metrics[name] = getattr(result, name)
+def mirror(record: Record, folder: Path, loggers: Sequence[Logger]) -> None:
+    """Log what ``result.json`` says to every logger; to W&B also rows, figures and the file itself."""
     for logger in loggers:
-        logger.log_metrics(metrics, step=result.steps)
+        if isinstance(logger, WandbLogger):
+            log_to_wandb(logger.experiment, record, folder)
+        else:
+            logger.log_metrics(record.numbers(), step=getattr(record, "steps", 0))
         logger.finalize("success")
 
 
-def mirror_rows(result: Measurement, rows: Sequence[Mapping[str, Any]], figures: Sequence[Path], logger: Any) -> None:
-    """Log a measurement: its exponents, and to W&B its rows, one value a cell, as a table and its figures as images."""
-    if not logger:
-        return
-    logger.log_metrics({f"exponent/{name}": value for name, value in result.exponents.items()})
-    if isinstance(logger, WandbLogger):
+def log_to_wandb(run: Any, record: Record, folder: Path) -> None:
+    """Log a finished record to an open W&B run, once: the folder remembers.
+
+    Its numbers; the rows of a measurement as a table; every picture in ``folder`` as an image; ``result.json`` as an
+    artifact.
+    """
+    import wandb
+
+    content: dict[str, Any] = dict(record.numbers())
+    if isinstance(record, Result):
+        content["trainer/global_step"] = record.steps
+    if isinstance(record, Measurement):
+        rows = record.flat_rows()
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        logger.log_table("rows", columns=columns, data=[[row.get(column) for column in columns] for row in rows])
-        for figure in figures:
-            logger.log_image(figure.stem, [str(figure)])
-    logger.finalize("success")
+        content["rows"] = wandb.Table(columns=columns, data=[[row.get(column) for column in columns] for row in rows])
+    content |= {figure.stem: wandb.Image(str(figure)) for figure in sorted(folder.glob("*.png"))}
+    run.log(content)
+    artifact = wandb.Artifact(record.run_id.replace("/", "-"), type=WANDB_TYPE)
+    artifact.add_file(str(folder / FILE_NAME))
+    run.log_artifact(artifact)
+    (folder / PUBLISHED).write_text(json.dumps({"project": run.project, "finished_at": record.finished_at}) + "\n")
+
+
+def is_published(record: Record, folder: Path, project: str) -> bool:
+    """Whether :func:`log_to_wandb` has logged this very record to ``project``."""
+    try:
+        noted = json.loads((folder / PUBLISHED).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(noted == {"project": project, "finished_at": record.finished_at})
+
+
+def wandb_identity(run_id: str, scale: str) -> dict[str, Any]:
+    """Under what a run goes at W&B, whenever it is logged: the same run twice is one run there."""
+    task, model, _run = run_id.rsplit("/", 2)
+    return {
+        "id": run_id.replace("/", "-"),
+        "name": run_id,
+        "group": f"{task}/{model}",
+        "tags": [task, model, scale],
+        "resume": "allow",
+    }
+
+
+def go_offline_without_key() -> None:
+    """Set W&B's mode for this process, unless the user has."""
+    if "WANDB_MODE" not in os.environ and not has_wandb_key():
+        os.environ["WANDB_MODE"] = "offline"
+    os.environ.setdefault("WANDB_SILENT", "true")
 
 
 def finish() -> None:

@@ -15,6 +15,7 @@ from experiments.config import config_hash, resolved
 
 SCHEMA = 2
 FILE_NAME = "result.json"
+WANDB_TYPE = "result"  # of the artifact that holds it at W&B
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,10 @@ class Record:
     finished_at: str
     schema: int = field(default=SCHEMA)
 
+    def numbers(self) -> dict[str, float]:
+        """What a logger plots."""
+        raise NotImplementedError
+
     def write(self, folder: Path) -> Path:
         """Write ``result.json`` into ``folder``, whole or not at all."""
         path = folder / FILE_NAME
@@ -63,6 +68,25 @@ class Measurement(Record):
 
     rows: list[dict[str, Any]]
     exponents: dict[str, float]
+
+    def numbers(self) -> dict[str, float]:
+        """The exponents."""
+        return {f"exponent/{name}": value for name, value in self.exponents.items()}
+
+    def flat_rows(self) -> list[dict[str, Any]]:
+        """The rows with one value a cell: of [median, quartiles] the first; dicts spread, longer lists left out."""
+        flat = []
+        for row in self.rows:
+            cells: dict[str, Any] = {}
+            for key, value in row.items():
+                if isinstance(value, dict):
+                    cells |= {f"{key} {part}": number for part, number in value.items()}
+                elif not isinstance(value, list):
+                    cells[key] = value
+                elif len(value) == 3:
+                    cells[key] = value[0]
+            flat.append(cells)
+        return flat
 
 
 @dataclass(kw_only=True)
@@ -97,6 +121,16 @@ class Result(Record):
     tokens_per_second: float
     peak_memory_bytes: int
     sittings: int
+
+    def numbers(self) -> dict[str, float]:
+        """Metrics of both checkpoints, floors, cost."""
+        costs = "parameters tokens_seen tokens_per_second train_seconds wall_seconds peak_memory_bytes"
+        return (
+            self.metrics
+            | {f"last/{name}": value for name, value in self.metrics_last.items()}
+            | {f"floor/{name}": value for name, value in self.floors.items()}
+            | {name: getattr(self, name) for name in costs.split()}
+        )
 
 
 def provenance(cfg: DictConfig, run_id: str, git: dict[str, Any]) -> dict[str, Any]:

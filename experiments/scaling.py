@@ -39,7 +39,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
     Raises:
         RefusedError: for lengths and turns that make no sense, or a mixer that cannot be built.
     """
-    from experiments.loggers import build_logger, mirror_rows  # heavy, and the fresh processes do without
+    from experiments.loggers import build_logger, mirror  # heavy, and the fresh processes do without
     from experiments.scaling_plot import plot
 
     with refusing():
@@ -76,8 +76,9 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         **results.provenance(cfg, run_id, git),
     )
     result.write(folder)
-    medians = [{key: value[0] if isinstance(value, list) else value for key, value in row.items()} for row in rows]
-    mirror_rows(result, medians, [plot(result, folder)], build_logger(cfg, run_id, folder))
+    plot(result, folder)
+    logger = build_logger(cfg, run_id, folder)
+    mirror(result, folder, [logger] if logger else [])
     return result
 
 

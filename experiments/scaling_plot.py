@@ -2,20 +2,16 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from experiments.report.figures import PANELS
 from experiments.results import Measurement
 
 FILE_NAME = "scaling.png"
-PANELS = {
-    "training_seconds": "forward and backward, s",
-    "saved_bytes": "kept for backward, bytes",
-    "peak_bytes": "peak, bytes",
-}
 
 
 def plot(result: Measurement, folder: Path) -> Path:
     """Write ``scaling.png`` into ``folder``; both axes logarithmic."""
-    from matplotlib.figure import Figure  # without pyplot: no window, no state
-
     figure = Figure(figsize=(4 * len(PANELS), 3.6), layout="constrained")
     for axis, (column, title) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for form, inside in sorted({(row["form"], row["inside"]) for row in result.rows if row.get(column)}):

@@ -120,7 +120,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
     )
     if trainer.is_global_zero:
         result.write(folder)
-        mirror(result, trainer.loggers)
+        mirror(result, folder, trainer.loggers)
     return result
 
 

@@ -1,6 +1,7 @@
 """Composed configs and runs small enough for a test."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +99,32 @@ def files_of(tmp_path: Path) -> Callable[[str], list[str]]:
 def command(tmp_path: Path) -> list[str]:
     """Overrides that make the command line run the tiny config, in a folder of the test's own."""
     return [*TINY, f"cache_dir={tmp_path / 'cache'}", f"hydra.run.dir={tmp_path / 'run'}"]
+
+
+@pytest.fixture
+def make_result() -> Callable[..., results.Result]:
+    """``make_result(task=..., metrics=...)``: a result of a training that never was, on one budget unless told."""
+    config = {"train": {"steps": 10, "batch_size": 8, "learning_rate": 0.1}, "backbone": {"dim": 8, "mlp_dim": 9}}
+
+    def make(**values: object) -> results.Result:
+        return _made(results.Result, {"config": config, "parameters": 5, "tokens_per_second": 1.0} | values)
+
+    return make
+
+
+@pytest.fixture
+def make_measurement() -> Callable[..., results.Measurement]:
+    """The same of a run that trains nothing."""
+
+    def make(**values: object) -> results.Measurement:
+        return _made(results.Measurement, values)
+
+    return make
+
+
+def _made(kind: type, values: dict[str, object]) -> results.Record:
+    given = {"seed": 0, "scale": "cpu", "schema": results.SCHEMA, "config_hash": "", "finished_at": "1"}
+    given |= {"run_id": "task/model/run", "git": {"commit": "abc", "dirty": False}}
+    if kind is results.Result:
+        given |= dict.fromkeys(("steps", "tokens_seen", "train_seconds", "wall_seconds", "peak_memory_bytes"), 1)
+    return kind(**({field.name: {} for field in fields(kind)} | given | values))

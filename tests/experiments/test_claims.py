@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -80,18 +81,18 @@ def test_components_must_be_used_and_agree_beyond_chance(dead: float, value: flo
     assert verdict("C4", [record]).outcome == outcome
 
 
-def test_the_command_names_what_it_leaves_out(tmp_path: Path) -> None:
-    make(Result, task="wikitext103", model="gma", metrics={"val/perplexity": 59.4}).write(tmp_path)
-    for name, content in (("broken", "{"), ("one", None), ("other", None)):
+def test_the_command_names_what_it_leaves_out(make_result: Callable[..., Result], tmp_path: Path) -> None:
+    metrics = {
+        f"{split}/{name}": 59.4
+        for split in ("val", "test")
+        for name in ("perplexity", "word_perplexity", "bits_per_byte")
+    }
+    for name in ("good", "broken"):
         (tmp_path / name).mkdir()
-        if content is None:
-            make(Result, task="wikitext103", model="sdpa", metrics={"val/perplexity": 50.0}).write(tmp_path / name)
-        else:
-            (tmp_path / name / "result.json").write_text(content)
+    make_result(task="wikitext103", model="gma", metrics=metrics, metrics_last=metrics).write(tmp_path / "good")
+    (tmp_path / "broken" / "result.json").write_text("{")
     command = [sys.executable, "-m", "experiments.claims", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(claims.__file__).parents[1], capture_output=True, text=True)
     assert done.returncode == 0
     assert "so far seed 0: gma 59.40" in done.stdout
-    assert "sdpa" not in done.stdout.split("so far")[1].splitlines()[0]
     assert "broken/result.json is not a result file" in done.stderr
-    assert "several results of wikitext103 sdpa seed 0" in done.stderr

@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import results
 from experiments import run as command
+from experiments.arguments import read_arguments
 from experiments.build import build_data, build_model
 from experiments.checkpoints import load_language_model
 from experiments.config import CONF
 from experiments.errors import RefusedError
-from experiments.generate import read_arguments, write
+from experiments.generate import write
 from experiments.language_modelling import LanguageModelling
 
 CAUSAL = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if path.stem != "linformer")
@@ -170,9 +171,9 @@ def test_generate_writes_what_the_model_says(run: Run, tmp_path: Path) -> None:
 
 def test_generate_answers_bad_requests_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"prompts=x is not known; allowed: checkpoint=, prompt=, tokens="):
-        read_arguments(["prompts=x"])
+        read_arguments("generate", ["prompts=x"])
     with pytest.raises(RefusedError, match="checkpoint= is missing"):
-        read_arguments(["prompt=x"])
+        write(read_arguments("generate", ["prompt=x"]))
     with pytest.raises(RefusedError, match=r"best.ckpt is not there: a run of experiments.run leaves both"):
         load_language_model(tmp_path / "checkpoints" / "best.ckpt", "cache", None)
 
@@ -202,7 +203,7 @@ def test_text_that_has_changed_is_noticed(
 @pytest.mark.parametrize("key", ["tokens=-3", "tokens=many", "seed=x"])
 def test_generate_refuses_numbers_that_are_none(key: str) -> None:
     with pytest.raises(RefusedError, match=r"is not allowed: .* must be a whole number, at least 0"):
-        write(read_arguments(["checkpoint=somewhere", key]))
+        write(read_arguments("generate", ["checkpoint=somewhere", key]))
 
 
 def test_a_damaged_checkpoint_is_refused(run: Run, make: Callable[..., DictConfig], tmp_path: Path) -> None:

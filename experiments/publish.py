@@ -1,0 +1,82 @@
+"""``python -m experiments.publish``: finished results to Weights & Biases, once and only once each."""
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.progress import track
+
+from experiments import results
+from experiments.arguments import read_arguments
+from experiments.config import CONF
+from experiments.errors import RefusedError
+
+HELP = """Log finished results to Weights & Biases: numbers, tables, figures, and the result files as artifacts.
+
+  python -m experiments.publish
+  python -m experiments.publish results=[runs] project=gma entity=my-team checkpoints=true
+
+What a run has logged itself, or this command before, is not logged again. Offline where no API key is set: then
+wandb sync uploads it. Keys, and what each is unless set:
+"""
+
+
+def publish(arguments: DictConfig) -> tuple[int, int]:
+    """How many results were logged, and how many had been already.
+
+    Raises:
+        RefusedError: for a folder that is not there.
+    """
+    import wandb
+
+    from experiments import loggers  # heavy
+
+    folders = [Path(folder).expanduser() for folder in arguments.results]
+    for folder in folders:
+        if not folder.is_dir():
+            raise RefusedError(f"results={list(arguments.results)}: {folder} is no folder")
+    loggers.go_offline_without_key()
+    logged = known = 0
+    for path in track([path for folder in folders for path in results.find(folder)], "Publishing"):
+        try:
+            record = results.read(path)
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        if loggers.is_published(record, path.parent, arguments.project):
+            known += 1
+            continue
+        with wandb.init(
+            project=arguments.project,
+            entity=arguments.entity,
+            dir=str(path.parent),
+            config=record.config,
+            **loggers.wandb_identity(record.run_id, record.scale),
+        ) as run:
+            loggers.log_to_wandb(run, record, path.parent)
+            if arguments.checkpoints:
+                for checkpoint in sorted(path.parent.glob("checkpoints/*.ckpt")):
+                    artifact = wandb.Artifact(f"{record.run_id.replace('/', '-')}-{checkpoint.stem}", type="model")
+                    artifact.add_file(str(checkpoint))
+                    run.log_artifact(artifact)
+        logged += 1
+    return logged, known
+
+
+def main() -> None:
+    """The command."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(HELP + (CONF / "publish.yaml").read_text())
+        return
+    try:
+        logged, known = publish(read_arguments("publish", sys.argv[1:]))
+    except (RefusedError, OmegaConfBaseException) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on with what is left")
+    print(f"{logged} results logged, {known} had been already")
+
+
+if __name__ == "__main__":
+    main()
