@@ -4,6 +4,8 @@ A row is about one head of one layer, for its queries or its keys, of the traine
 same config. It has
 
 - ``effective_components``, ``entropy``: of usage and of a token's responsibilities, see :mod:`gma.analysis`;
+- ``lipschitz``: how fast responsibilities change where they change fastest among the tokens, and ``lipschitz_bound``:
+  how fast they could among inputs no longer than the longest of them (:func:`gma.analysis.lipschitz_bound`);
 - ``dead_share``: components whose usage is below ``task.dead_below`` / K; ``usage``: of each component;
 - each measure of :mod:`experiments.agreement` between the hard assignment argmax_k gamma_k and the token's surface-form
   category, as ``value``, and its ``chance``, ``chance_low`` and ``chance_high`` under shuffled categories;
@@ -28,13 +30,14 @@ from experiments.config import refusing
 from experiments.errors import RefusedError
 from experiments.loggers import build_logger, mirror
 from experiments.token_categories import CATEGORIES, categorise, count_words
-from gma import GaussianMixtureAttention, SequenceModel
-from gma.analysis import effective_components, mean_entropy, usage
+from gma import GaussianMixture, GaussianMixtureAttention, SequenceModel
+from gma.analysis import effective_components, lipschitz_bound, mean_entropy, responsibility_jacobian, usage
 from gma.mixer import require
 
 SIDES = ("queries", "keys")
 WINDOWS_AT_ONCE = 8  # or the logits of a large vocabulary would fill the memory
-Responsibilities = list[tuple[Tensor, Tensor]]  # of each layer: queries and keys, (windows, H, N, K)
+PROBED = 256  # tokens of the first window at which the Jacobian is taken
+Routed = tuple[Tensor, Tensor]  # vectors (windows, H, N, R) and their responsibilities (windows, H, N, K)
 
 
 def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
@@ -67,10 +70,13 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
 
     rows = []
     for state, model in models.items():
-        for layer, sides in enumerate(track(responsibilities(model, tokens), f"Looking at the {state} model")):
-            for side, gamma in zip(SIDES, sides, strict=True):
+        observed = zip(_layers(model), observe(model, tokens), strict=True)
+        for layer, (module, sides) in enumerate(track(list(observed), f"Looking at the {state} model")):
+            for side, (vectors, gamma) in zip(SIDES, sides, strict=True):
+                speeds = change(module.mixture, vectors)
                 for head in range(gamma.shape[1]):
                     row = describe(gamma[:, head : head + 1], cfg.task.dead_below)
+                    row |= {name: float(values[head]) for name, values in speeds.items()}
                     clusters = gamma[:, head].argmax(-1).flatten().numpy()
                     row |= agreement(labels, clusters, cfg.task.shuffles, cfg.seed)
                     table = contingency(labels, clusters)
@@ -95,13 +101,13 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
 
 
 @torch.no_grad()
-def responsibilities(model: SequenceModel, tokens: Tensor) -> Responsibilities:
-    """Of every GMA layer, for its queries and its keys, on ``tokens`` (windows, N)."""
-    layers = _layers(model)
-    found: dict[torch.nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
+def observe(model: SequenceModel, tokens: Tensor) -> list[list[Routed]]:
+    """Of every GMA layer, for its queries and its keys, on ``tokens`` (windows, N): what is routed, and where to."""
+    mixtures = [layer.mixture for layer in _layers(model)]
+    found: dict[torch.nn.Module, list[Routed]] = {mixture: [] for mixture in mixtures}
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs: found[layer].append(layer.responsibilities(inputs[0])))
-        for layer in layers
+        mixture.register_forward_hook(lambda mixture, inputs, gamma: found[mixture].append((inputs[0], gamma)))
+        for mixture in mixtures
     ]
     try:
         for some in tokens.split(WINDOWS_AT_ONCE):
@@ -109,7 +115,26 @@ def responsibilities(model: SequenceModel, tokens: Tensor) -> Responsibilities:
     finally:
         for hook in hooks:
             hook.remove()
-    return [tuple(torch.cat(parts) for parts in zip(*found[layer], strict=True)) for layer in layers]
+    return [  # a layer routes its queries, then its keys
+        [tuple(map(torch.cat, zip(*found[mixture][side :: len(SIDES)], strict=True))) for side in range(len(SIDES))]
+        for mixture in mixtures
+    ]
+
+
+@torch.no_grad()
+def change(mixture: GaussianMixture, vectors: Tensor) -> dict[str, Tensor]:
+    """``lipschitz`` at some of ``vectors`` (windows, H, N, R) and ``lipschitz_bound`` among all, of each head."""
+    x = mixture.prepare(vectors).double()
+    temperature = mixture.temperature
+    means, variances, log_priors, tau = (
+        part.double() if isinstance(part, Tensor) else part
+        for part in (mixture.means, mixture.variances, mixture.log_priors, temperature)
+    )
+    jacobian = responsibility_jacobian(x[:1, :, :PROBED], means, variances, log_priors, tau)
+    return {
+        "lipschitz": torch.linalg.matrix_norm(jacobian, ord=2).amax((0, 2)),
+        "lipschitz_bound": lipschitz_bound(means, variances, tau, x.norm(dim=-1).amax((0, 2))),
+    }
 
 
 def describe(gamma: Tensor, dead_below: float) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class GaussianMixture(nn.Module):
         """
         heads, components, _ = self.means.shape
         require(len(x) >= components, "tokens", len(x), f"at least num_components={components} to start means from")
-        x = self._prepare(x)
+        x = self.prepare(x)
         drawn = [x[torch.randperm(len(x), device=x.device)[:components], head] for head in range(heads)]
         self._set_means(torch.stack(drawn).to(self.means.dtype))
 
@@ -122,7 +122,8 @@ class GaussianMixture(nn.Module):
             )
         self.means.copy_(means)
 
-    def _prepare(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
+        """Queries or keys (..., R) as the densities see them: scaled to a root mean square of 1 if so configured."""
         if not self.normalize_inputs:
             return x
         return F.rms_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=1e-6)
@@ -144,4 +145,4 @@ class GaussianMixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Responsibilities gamma (B, H, N, K) of ``x`` (B, H, N, R): float32, or float64 if ``x`` is."""
-        return routing.responsibilities(self._prepare(x), self.means, self.variances, self.log_priors, self.temperature)
+        return routing.responsibilities(self.prepare(x), self.means, self.variances, self.log_priors, self.temperature)

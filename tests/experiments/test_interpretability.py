@@ -93,15 +93,19 @@ def test_a_trained_model_is_looked_at_beside_an_untrained_one(
         assert 1 <= row["effective_components"] <= len(row["usage"])
         assert np.sum(row["table"]) == 3 * 24 == result.execution["tokens"]
         assert 0 <= row["dead_share"] <= 1
+        assert 0 < row["lipschitz"] <= row["lipschitz_bound"]
     for name in ("categories", "usage", "responsibilities", "affinity", "routing_space"):
         assert (tmp_path / "out" / f"{name}.png").stat().st_size > 1000
     interpretability.show(result, tmp_path)
 
     loaded = load_language_model(tmp_path / "run" / "checkpoints" / "best.ckpt", cfg.cache_dir, None)
     tokens = torch.randint(300, (interpretability.WINDOWS_AT_ONCE + 1, 24))
-    both = interpretability.responsibilities(loaded.model, tokens)
+    observed = interpretability.observe(loaded.model, tokens)
+    (vectors, gamma), (_, key_gamma) = observed[1]
     layer, gammas, (queries, _) = look(loaded.model, tokens[-1], 1, 1)
-    torch.testing.assert_close(gammas[0], both[1][0][-1, 1])
+    torch.testing.assert_close(gammas[0], gamma[-1, 1])
+    torch.testing.assert_close(gammas[1], key_gamma[-1, 1])
+    torch.testing.assert_close(queries, vectors[-1, 1])
     torch.testing.assert_close(layer.mixture(queries.expand(1, 2, -1, -1))[0, 1], gammas[0])
 
 
