@@ -123,6 +123,11 @@ def _outcome(holds: bool) -> str:
     return REPRODUCED if holds else NOT_REPRODUCED
 
 
+def as_markdown(verdicts: Iterable[Verdict]) -> str:
+    """One item a claim."""
+    return "\n".join(f"- **{v.name}: {v.outcome}.** {v.claim} {v.evidence}." for v in verdicts) + "\n"
+
+
 def main() -> None:
     """The command."""
     shipped = Path(__file__).parent / "reference"

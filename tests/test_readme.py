@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments import results
+from experiments.claims import as_markdown as claims_as_markdown
+from experiments.claims import judge
 from experiments.config import CONF, register_resolvers
 from experiments.models import decoding_state
+from experiments.report import readme
+from experiments.report.collect import collect
+from experiments.report.tables import all_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -41,14 +45,14 @@ def test_python_blocks_run() -> None:
 
 def test_the_map_of_the_tree_is_complete_and_true() -> None:
     (tree,) = (block for language, block in BLOCKS if language == "" and "gma/  " in block)
-    folder, named = "", set()
+    folders, named = [], set()  # of each depth, the last one
     for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
         names = [word for word in line[:25].split() if word.endswith(("/", ".py"))]
-        if not line.startswith(" "):
-            folder = names[0]
-            named.add(folder)
-        else:
-            named |= {folder + name for name in names}
+        above = "".join(folders[:depth])
+        named |= {above + name for name in names}
+        if names[0].endswith("/"):
+            folders = [*folders[:depth], names[0]]
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     modules = {
         path.relative_to(ROOT).as_posix()
@@ -59,34 +63,13 @@ def test_the_map_of_the_tree_is_complete_and_true() -> None:
     assert modules <= named
 
 
-def test_figures_of_the_results_table_are_those_of_the_reference_results() -> None:
-    found = [results.read(path) for path in results.find(ROOT / "experiments" / "reference")]
-    assert found
-    for result in (result for result in found if result.task.startswith("lra/")):
-        best, last = result.metrics["test/accuracy"], result.metrics_last["test/accuracy"]
-        row = (
-            f"| `{result.model}` | {best:.4f} | {last:.4f} | {result.parameters:,} | {result.tokens_per_second:,.0f} |"
-            f" {result.peak_memory_bytes / 1e9:.1f} | {result.wall_seconds:.0f} |"
-        )
-        assert row in README
-        for floor in result.floors.values():
-            assert f"{floor:.4f}" in README
-
-
-def test_figures_of_the_language_table_are_those_of_the_reference_results() -> None:
-    found = [results.read(path) for path in results.find(ROOT / "experiments" / "reference" / "wikitext103")]
-    assert found
-    for result in found:
-        scores = [
-            f"{result.metrics[f'{split}/{name}']:.{digits}f}"
-            for split in ("val", "test")
-            for name, digits in (("perplexity", 2), ("word_perplexity", 1), ("bits_per_byte", 3))
-        ]
-        cells = [f"`{result.model}`", str(result.seed), *scores, f"{result.parameters:,}"]
-        assert f"| {' | '.join(cells)} |" in README
-    for seed in {result.seed for result in found}:
-        order = sorted((r for r in found if r.seed == seed), key=lambda r: r.metrics["test/word_perplexity"])
-        assert f"seed {seed}: {' < '.join(f'`{result.model}`' for result in order)}" in README
+def test_tables_and_claims_are_those_of_the_shipped_results() -> None:
+    found = collect([ROOT / "experiments" / "reference"], "cpu")
+    assert found.left_out == []
+    texts = {table.name: table.markdown() for table in all_tables(found, "cpu")}
+    texts["claims"] = claims_as_markdown(judge(found.records))
+    for name, text in texts.items():
+        assert readme.block(name, text) in README, name
 
 
 @pytest.mark.parametrize("model", sorted(path.stem for path in (CONF / "model").glob("*.yaml")))
