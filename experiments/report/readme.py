@@ -1,0 +1,29 @@
+"""Keeps what a document says of results equal to the results: blocks between two comments are replaced."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from experiments.errors import RefusedError
+
+
+def block(name: str, text: str) -> str:
+    """``text`` between the comments that mark it."""
+    return f"<!-- report: {name} -->\n{text}<!-- end of {name} -->"
+
+
+def update(document: Path, texts: Mapping[str, str]) -> None:
+    """Replace every block of ``document`` whose name is in ``texts``.
+
+    Raises:
+        RefusedError: if the document is not there or has a block of another name.
+    """
+    if not document.is_file():
+        raise RefusedError(f"readme={document} is no file")
+    content = document.read_text()
+    for name in re.findall(r"<!-- report: (\w+) -->", content):
+        if name not in texts:
+            raise RefusedError(f"{document} asks for {name}; there are {', '.join(texts)}")
+        pattern = rf"<!-- report: {name} -->.*?<!-- end of {name} -->"
+        content = re.sub(pattern, lambda _, name=name: block(name, texts[name]), content, flags=re.DOTALL)
+    document.write_text(content)
