@@ -12,6 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config import CONF, explain, refusing, register_resolvers
 from experiments.errors import RefusedError
 
+MISSING, TO_FETCH = "missing", "to fetch"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -43,18 +45,19 @@ def describe(overrides: list[str]) -> list[Row]:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = compose("config", [*overrides, f"task={task}"])
         if "data" in cfg.task:
-            rows.append(_describe(task, cfg))
+            rows.append(describe_task(task, cfg))
     return rows
 
 
-def _describe(task: str, cfg: DictConfig) -> Row:
+def describe_task(task: str, cfg: DictConfig) -> Row:
+    """The data set of one composed config."""
     from experiments.build import build_data
 
     try:
         with refusing():
             data = build_data(cfg)
     except RefusedError as error:
-        return Row(task, "missing", help=str(error))
+        return Row(task, MISSING, help=str(error))
     if data.place.is_dir():
         manifest = data.place / "manifest.json"
         checksum = hashlib.sha256(manifest.read_bytes()).hexdigest()[:12] if manifest.is_file() else ""
@@ -68,7 +71,7 @@ def _describe(task: str, cfg: DictConfig) -> Row:
         f"comes from the hub at first use; offline, set GMA_DATA_DIR to a folder that holds hub/{data.path}/README.md"
         f" and hub/{data.path}/{data.config}/*.parquet"
     )
-    return Row(task, "to fetch", data.path, help=help_)
+    return Row(task, TO_FETCH, data.path, help=help_)
 
 
 def _size(folder: Path) -> int:

@@ -67,9 +67,9 @@ def collect(folders: Sequence[Path], scale: str) -> Collection:
         for cell, candidates in here.items():
             best, rest = _choose(candidates, budgets.get(cell[0]), found.left_out)
             if best is None and rest:
+                paths = ", ".join(str(path) for path, _ in rest)
                 found.left_out.append(
-                    f"several configs of {' '.join(map(str, cell))}: {', '.join(str(path) for path, _ in rest)}; name the"
-                    " one that counts with results="
+                    f"several configs of {' '.join(map(str, cell))}: {paths}; name the one that counts with results="
                 )
             elif best is not None and cell not in seen:
                 seen[cell] = best

@@ -45,7 +45,9 @@ def all_figures(found: Collection) -> list[Drawn]:
         caption = "Figure 1: time and memory of the causal mixers against the length, with the fitted exponents."
         drawn.append(Drawn("figure1_scaling", caption, growth(scaling)))
     if lra := found.of("lra/"):
-        caption = "Test accuracies on Long Range Arena, a dot a seed; dashed, what rules reach that do not solve the task."
+        caption = (
+            "Test accuracies on Long Range Arena, a dot a seed; dashed, what rules reach that do not solve the task."
+        )
         drawn.append(Drawn("lra", caption, accuracies(lra)))
     if language := found.of("wikitext103"):
         caption = "Validation perplexity a token of the causal language models, a dot a seed; lower is better."
@@ -64,7 +66,9 @@ def growth(results: Sequence[Measurement]) -> Figure:
     figure = Figure(figsize=(4 * len(PANELS), 3.6), layout="constrained")
     for axis, (column, title) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for result in results:
-            rows = [row for row in result.rows if (row["form"], row["inside"]) == ("causal", "mixer") and row.get(column)]
+            rows = [
+                row for row in result.rows if (row["form"], row["inside"]) == ("causal", "mixer") and row.get(column)
+            ]
             values = [row[column][0] if isinstance(row[column], list) else row[column] for row in rows]
             exponent = result.exponents.get(f"causal/mixer/{column}")
             if values:

@@ -39,18 +39,21 @@ def render(
 
 
 def command(record: Record) -> str:
-    """What runs ``record`` again: its choices, and every number of the training that a scale's budget might not have."""
+    """What runs ``record`` again: its choices, and every number of its training, whatever the scale's budget says."""
     words = [f"task={record.task}", f"model={record.model}", f"scale={record.scale}", f"seed={record.seed}"]
     for group in ("train", "backbone"):
         values = record.config.get(group, {})
         words += [f"{group}.{key}={_plain(value)}" for key, value in values.items()]
     if record.task == "interpretability":
-        words.append(f"checkpoint=runs/wikitext103/{record.model}/{record.execution['checkpoint'].replace('/', '/checkpoints/')}")  # fmt: skip
+        checkpoint = record.execution["checkpoint"].replace("/", "/checkpoints/")
+        words.append(f"checkpoint=runs/wikitext103/{record.model}/{checkpoint}")
     return shlex.join(["python", "-m", "experiments.run", *words])
 
 
 def _plain(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":")) if isinstance(value, list | dict | bool | type(None)) else str(value)
+    return (
+        json.dumps(value, separators=(",", ":")) if isinstance(value, list | dict | bool | type(None)) else str(value)
+    )
 
 
 def _png(drawn: Drawn) -> str:

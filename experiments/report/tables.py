@@ -22,6 +22,10 @@ LANGUAGE_COLUMNS = {
     "test/word_perplexity": ("a word", 1),
     "test/bits_per_byte": ("bits a byte", 3),
 }
+SPREAD = (
+    "Mean ± standard deviation over seeds (their number). Bold: best by more than the seeds' noise (95 % t interval of"
+    " the paired difference to every other model)."
+)
 MEASURES = ("normalised_mutual_information", "adjusted_rand_index", "purity", "cramers_v")
 
 
@@ -47,7 +51,9 @@ def growth(found: Collection, scale: str) -> Table:
         "table1_growth",
         f"Table 1: growth with the length N, as the exponent of N (scale {scale})",
         ["model", *(f"{form}: {titles[column]}" for form, column in columns)],
-        notes=["Slope of the logarithms over the longer half of the lengths, of the mixer alone, forward and backward."],
+        notes=[
+            "Slope of the logarithms over the longer half of the lengths, of the mixer alone, forward and backward."
+        ],
     )
     for result in _measurements(found, table, scale):
         exponents = [result.exponents.get(f"{form}/mixer/{column}") for form, column in columns]
@@ -63,8 +69,8 @@ def speed(found: Collection, scale: str) -> Table:
         f"Table 1, speed: training speed of the causal mixer over softmax attention's (scale {scale})",
         ["model", *(f"N = {length:,}" for length in SPEED_LENGTHS)],
         notes=[
-            "Time of softmax attention over this mixer's, forward and backward with projections, in turns in one process:"
-            " median [quartiles]. Dash: one of the two took too long or too much memory, or was not asked."
+            "Time of softmax attention over this mixer's, forward and backward with projections, in turns in one"
+            " process: median [quartiles]. Dash: one of the two took too long or too much memory, or was not asked."
         ],
     )
     for result in _measurements(found, table, scale):
@@ -110,9 +116,12 @@ def long_range_arena(found: Collection, scale: str) -> Table:
     table = Table(
         "table2_lra",
         f"Table 2: Long Range Arena, test accuracy (scale {scale})",
-        ["model", *(task.split("/")[1] for task in tasks), f"mean over {' and '.join(t.split('/')[1] for t in LRA_TASKS[:2])}"],
-        notes=["Mean ± standard deviation over seeds (their number). Bold: best by more than the seeds' noise (95 % t"
-               " interval of the paired difference to every other model). The checkpoint is the one that validated best."],
+        [
+            "model",
+            *(task.split("/")[1] for task in tasks),
+            f"mean over {' and '.join(t.split('/')[1] for t in LRA_TASKS[:2])}",
+        ],
+        notes=[f"{SPREAD} The checkpoint is the one that validated best."],
     )
     scores: dict[str, dict[str, Scores]] = {task: _by_model(results, task, "test/accuracy") for task in tasks}
     winners = {task: clear_winner(scores[task], higher=True) for task in tasks}
@@ -149,7 +158,16 @@ def cost(found: Collection, scale: str) -> Table:
     table = Table(
         "table2_cost",
         f"Table 2, cost of a run (scale {scale})",
-        ["task", "model", "parameters", "steps", "tokens/s", "peak memory, GB", "minutes in all", "best / last checkpoint"],
+        [
+            "task",
+            "model",
+            "parameters",
+            "steps",
+            "tokens/s",
+            "peak memory, GB",
+            "minutes in all",
+            "best / last checkpoint",
+        ],
         notes=["Means over seeds. Speeds hold for the machine in the result files and whatever else it was doing."],
     )
     for task in sorted({result.task for result in results}):
@@ -183,13 +201,14 @@ def language(found: Collection, scale: str) -> Table:
         "table3_wikitext",
         f"Table 3: causal language modelling, perplexity (scale {scale})",
         ["model", *(title for title, _ in LANGUAGE_COLUMNS.values()), "parameters", "learning rate"],
-        notes=["Mean ± standard deviation over seeds (their number); lower is better. Bold: best by more than the seeds'"
-               " noise (95 % t interval of the paired difference to every other model)."],
-    )  # fmt: skip
+        notes=[f"Lower is better. {SPREAD}"],
+    )
     if results:
         data = results[0].dataset
-        table.notes.append(f"Data: {data['name']}, {data['tokenizer']} of {data['vocab_size']:,}, windows of"
-                           f" {data['window']}, stride {data['stride']}; {results[0].tokens_seen:,} tokens trained on.")  # fmt: skip
+        table.notes.append(
+            f"Data: {data['name']}, {data['tokenizer']} of {data['vocab_size']:,}, windows of {data['window']}, stride"
+            f" {data['stride']}; {results[0].tokens_seen:,} tokens trained on."
+        )
     scores = {metric: _by_model(results, "wikitext103", metric) for metric in LANGUAGE_COLUMNS}
     winners = {metric: clear_winner(scores[metric], higher=False) for metric in LANGUAGE_COLUMNS}
     for model in _models(results):
@@ -216,7 +235,14 @@ def components(found: Collection, scale: str) -> Table:
     table = Table(
         "table4_components",
         f"Table 4: components of a trained causal GMA, and of an untrained one (scale {scale})",
-        ["", "used", "dead", "entropy, nats", *(name.replace("_", " ") for name in MEASURES), "steepest change (bound)"],
+        [
+            "",
+            "used",
+            "dead",
+            "entropy, nats",
+            *(name.replace("_", " ") for name in MEASURES),
+            "steepest change (bound)",
+        ],
         notes=[
             "Means over heads; in brackets what shuffled categories give. Last, the largest norm of the Jacobian of the"
             " responsibilities at the text's queries or keys, and the local Lipschitz bound for inputs of their length."

@@ -23,5 +23,7 @@ def download(project: str, folder: Path) -> Path:
     except (wandb.errors.Error, ValueError, OSError) as error:
         raise RefusedError(f"W&B does not give the runs of {project}: {error}") from error
     if not any(folder.iterdir()):
-        raise RefusedError(f"none of the {len(runs)} runs of {project} has a result; python -m experiments.publish puts them there")
+        raise RefusedError(
+            f"none of the {len(runs)} runs of {project} has a result; python -m experiments.publish puts them there"
+        )
     return folder

@@ -1,0 +1,261 @@
+"""``python -m experiments.reproduce``: what is missing of Tables 1-4, run one after the other, then the report."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments import results
+from experiments.arguments import read_arguments
+from experiments.config import CONF, explain, register_resolvers, run_name
+from experiments.errors import RefusedError
+
+HELP = """Run whatever is missing of the paper's Tables 1-4 and make the report. Finished cells are skipped, a killed one
+goes on where it stopped, a failed one is named at the end and tried again by the next call.
+
+  python -m experiments.reproduce scale=smoke
+  python -m experiments.reproduce only=table3 models=[gma,sdpa] seeds=[0,1] dry_run=true
+  python -m experiments.reproduce scale=paper launcher=submitit_slurm overrides=[hydra.launcher.partition=gpu]
+
+Keys, and what each is unless set:
+"""
+TASKS = {
+    "table1": ("memory_scaling",),
+    "table2": ("lra/listops", "lra/text", "lra/image", "lra/pathfinder"),
+    "table3": ("wikitext103",),
+    "table4": ("interpretability",),
+}
+SEEDED = ("table2", "table3")  # a measurement has one seed
+DONE, TO_DO, IMPOSSIBLE = "done", "to do", "impossible here"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of a table.
+
+    Attributes:
+        table, task, model, seed: which. state: done, to do, or impossible here; reason: why, in the last case.
+        hours: that it will take, judging by results of the same task, model and scale; ``None`` without any.
+        extra: arguments that only this cell has.
+    """
+
+    table: str
+    task: str
+    model: str
+    seed: int
+    state: str
+    reason: str = ""
+    hours: float | None = None
+    extra: tuple[str, ...] = ()
+
+
+def plan(arguments: DictConfig) -> list[Cell]:
+    """Every cell that ``arguments`` ask for.
+
+    Raises:
+        RefusedError: for a table or model that is not known, or seeds that are none.
+    """
+    _check(arguments)
+    past = _past_hours([Path(arguments.runs), Path(__file__).parent / "reference"], arguments.scale)
+    cells: list[Cell] = []
+    for table in _listed(arguments.only):
+        for task in TASKS[table]:
+            if table == "table4":
+                cells.append(_components_cell(arguments))
+                continue
+            seeds = arguments.seeds if table in SEEDED else arguments.seeds[:1]
+            reason: str | None = None  # why its data cannot be had; asked once
+            for model in arguments.models:
+                cfg = _compose(arguments, task, model)
+                reason = _lacking(task, cfg) if reason is None else reason
+                for seed in seeds:
+                    state = DONE if _result(arguments, cfg, model, seed).is_file() else IMPOSSIBLE if reason else TO_DO
+                    told = reason if state == IMPOSSIBLE else ""
+                    cells.append(Cell(table, task, model, seed, state, told, past.get((task, model))))
+    return cells
+
+
+def _check(arguments: DictConfig) -> None:
+    for name, values, allowed in (
+        ("only", _listed(arguments.only), list(TASKS)),
+        ("models", arguments.models, sorted(path.stem for path in (CONF / "model").glob("*.yaml"))),
+        ("scale", [arguments.scale], ["smoke", "cpu", "paper"]),
+    ):
+        for value in values:
+            if value not in allowed:
+                raise RefusedError(f"{name}={value} is not known; allowed: {', '.join(allowed)}")
+    seeds = arguments.seeds
+    if not OmegaConf.is_list(seeds) or not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
+        raise RefusedError(f"seeds={seeds} is not allowed: give a list of whole numbers, as seeds=[0,1,2]")
+    if not arguments.models or not _listed(arguments.only):
+        raise RefusedError("nothing to do: only= and models= must name something")
+
+
+def _listed(value: object) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+
+
+def _compose(arguments: DictConfig, task: str, model: str) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+
+    own = [word for word in arguments.overrides if not word.lstrip("+").startswith("hydra")]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", [f"task={task}", f"model={model}", f"scale={arguments.scale}", *own])
+
+
+def _result(arguments: DictConfig, cfg: DictConfig, model: str, seed: int) -> Path:
+    """Where the result of a cell lies, once there is one."""
+    cfg.seed = seed
+    return Path(arguments.runs) / cfg.task.name / model / run_name(cfg) / results.FILE_NAME
+
+
+def _lacking(task: str, cfg: DictConfig) -> str:
+    """Why a task's data cannot be had here, or nothing."""
+    from experiments.datasets import MISSING, TO_FETCH, describe_task
+
+    if "data" not in cfg.task:
+        return ""
+    row = describe_task(task, cfg)
+    offline = row.state == TO_FETCH and os.environ.get("HF_HUB_OFFLINE") == "1"
+    return row.help if offline or row.state == MISSING else ""
+
+
+def _components_cell(arguments: DictConfig) -> Cell:
+    """Table 4 looks at what Table 3 has trained: the first seed's GMA."""
+    cfg = _compose(arguments, "wikitext103", "gma")
+    run = _result(arguments, cfg, "gma", arguments.seeds[0])
+    name = f"{run.parent.name}/best.ckpt"
+    for path in (Path(arguments.runs) / "interpretability" / "gma").glob(f"*/{results.FILE_NAME}"):
+        try:
+            record = results.read(path)
+        except ValueError:
+            continue  # the report names it
+        if record.execution.get("checkpoint") == name:
+            return Cell("table4", "interpretability", "gma", 0, DONE)
+    state, reason = TO_DO, ""
+    if not run.is_file():
+        trained_first = "table3" in _listed(arguments.only) and "gma" in arguments.models
+        reason = _lacking("wikitext103", cfg) if trained_first else "needs the GMA of table3 with the same seed"
+        state = IMPOSSIBLE if reason else TO_DO
+    extra = f"checkpoint={run.parent / 'checkpoints' / 'best.ckpt'}"
+    return Cell("table4", "interpretability", "gma", 0, state, reason, extra=(extra,))
+
+
+def _past_hours(folders: Iterable[Path], scale: str) -> dict[tuple[str, str], float]:
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for path in (path for folder in folders if folder.is_dir() for path in results.find(folder)):
+        try:
+            record = results.read(path)
+        except ValueError:
+            continue  # the report names it
+        if isinstance(record, results.Result) and record.scale == scale:
+            seconds.setdefault((record.task, record.model), []).append(record.wall_seconds)
+    return {key: mean(values) / 3600 for key, values in seconds.items()}
+
+
+def batches(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """What is to do, in lots that one multirun takes: of one task, every model of a lot with the same seeds."""
+    lots: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Cell]] = {}
+    to_do = [cell for cell in cells if cell.state == TO_DO]
+    for cell in to_do:
+        seeds = tuple(other.seed for other in to_do if (other.task, other.model) == (cell.task, cell.model))
+        lots.setdefault((cell.task, cell.extra, seeds), []).append(cell)
+    return list(lots.values())
+
+
+def command(arguments: DictConfig, lot: Sequence[Cell]) -> list[str]:
+    """The multirun of one lot."""
+    models = ",".join(dict.fromkeys(cell.model for cell in lot))
+    seeds = ",".join(str(seed) for seed in dict.fromkeys(cell.seed for cell in lot))
+    words = [f"task={lot[0].task}", f"model={models}", f"seed={seeds}", f"scale={arguments.scale}", *lot[0].extra]
+    words.append(f"hydra.sweep.dir={arguments.runs}")
+    if arguments.launcher:
+        words.append(f"hydra/launcher={arguments.launcher}")
+    return [sys.executable, "-m", "experiments.run", "-m", *words, *arguments.overrides]
+
+
+def show(cells: Sequence[Cell]) -> None:
+    """Print the plan: one line a task and model, and why what cannot be cannot."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("table", "task", "model", DONE, TO_DO, "hours to go", ""):
+        table.add_column(heading, justify="right" if heading in (DONE, TO_DO, "hours to go") else "left")
+    for key in dict.fromkeys((cell.table, cell.task, cell.model) for cell in cells):
+        own = [cell for cell in cells if (cell.table, cell.task, cell.model) == key]
+        count = {state: sum(cell.state == state for cell in own) for state in (DONE, TO_DO, IMPOSSIBLE)}
+        hours = _hours(own)
+        table.add_row(
+            *key,
+            str(count[DONE]),
+            str(count[TO_DO]),
+            "" if not count[TO_DO] else "unknown" if hours is None else f"{hours:.2f}",
+            IMPOSSIBLE if count[IMPOSSIBLE] else "",
+        )
+    console = Console()
+    console.print(table)
+    for reason in dict.fromkeys(f"{cell.task}: {cell.reason}" for cell in cells if cell.reason):
+        console.print(f"{IMPOSSIBLE}: {reason}", highlight=False, soft_wrap=True)
+
+
+def _hours(cells: Iterable[Cell]) -> float | None:
+    """Of what is to do; ``None`` if nothing is known of it."""
+    known = [cell.hours for cell in cells if cell.state == TO_DO and cell.hours is not None]
+    return sum(known) if known else None
+
+
+def run(arguments: DictConfig) -> int:
+    """Run the plan and make the report; the number of cells that are still missing though they are possible."""
+    cells = plan(arguments)
+    show(cells)
+    if arguments.dry_run:
+        return 0
+    lots = batches(cells)
+    total, finished = sum(map(len, lots)), 0
+    for lot in lots:
+        hours = _hours(cell for later in lots[lots.index(lot) :] for cell in later)
+        remaining = "" if hours is None else f"; at least {hours:.1f} h to go"
+        models = ", ".join(dict.fromkeys(cell.model for cell in lot))
+        which = f"cells {finished + 1} to {finished + len(lot)} of {total}"
+        print(f"\n=== {which}: {lot[0].task}, {models}{remaining}", flush=True)
+        status = subprocess.run(command(arguments, lot)).returncode
+        if status == 130:
+            raise KeyboardInterrupt
+        finished += len(lot)
+    missing = [cell for cell in plan(arguments) if cell.state == TO_DO]
+    report = [f"results=[{arguments.runs}]", f"scale={arguments.scale}", f"output={arguments.output}"]
+    print("\n=== report", flush=True)
+    subprocess.run([sys.executable, "-m", "experiments.report", *report])
+    for cell in missing:
+        name = f"{cell.task} {cell.model} seed {cell.seed}"
+        print(f"failed, and tried again by the same command: {name}", file=sys.stderr)
+    return len(missing)
+
+
+def main() -> None:
+    """The command."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(HELP + (CONF / "reproduce.yaml").read_text())
+        return
+    register_resolvers()
+    try:
+        arguments = read_arguments("reproduce", sys.argv[1:])
+        sys.exit(1 if run(arguments) else 0)
+    except RefusedError as error:
+        sys.exit(f"error: {error}")
+    except OmegaConfBaseException as error:
+        sys.exit(f"error: {explain(error, sys.argv[1:])}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
