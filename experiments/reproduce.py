@@ -16,7 +16,7 @@ from experiments.arguments import read_arguments
 from experiments.config import CONF, explain, register_resolvers, run_name
 from experiments.errors import RefusedError
 
-HELP = """Run whatever is missing of the paper's Tables 1-4 and make the report. Finished cells are skipped, a killed one
+HELP = """Run what is missing of the paper's Tables 1-4 and make the report. Finished cells are skipped, a killed one
 goes on where it stopped, a failed one is named at the end and tried again by the next call.
 
   python -m experiments.reproduce scale=smoke
