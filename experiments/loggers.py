@@ -25,7 +25,8 @@ def build_logger(cfg: DictConfig, run_id: str, folder: Path) -> Any:
     if not cfg.logger["_target_"].endswith("WandbLogger"):
         return instantiate(cfg.logger, save_dir=str(folder))
     go_offline_without_key()
-    logger = instantiate(cfg.logger, save_dir=str(folder), **wandb_identity(run_id, cfg.scale))
+    group = {"group": cfg.logger.group} if "group" in cfg.logger else {}  # of a sweep
+    logger = instantiate(cfg.logger, save_dir=str(folder), **(wandb_identity(run_id, cfg.scale) | group))
     logger._wandb_init.pop("anonymous", None)  # Lightning passes it always, wandb warns of it always
     return logger
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -250,7 +251,7 @@ def main() -> None:
         sys.exit(1 if run(arguments) else 0)
     except RefusedError as error:
         sys.exit(f"error: {error}")
-    except OmegaConfBaseException as error:
+    except (HydraException, OmegaConfBaseException) as error:
         sys.exit(f"error: {explain(error, sys.argv[1:])}")
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)

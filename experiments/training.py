@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from omegaconf import DictConfig
 
 from experiments import machine, results
@@ -35,8 +35,10 @@ MODULES: dict[str, type[TrainingModule]] = {
 }
 
 
-def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
+def run(cfg: DictConfig, run_id: str, folder: Path, callbacks: Sequence[Callback] = ()) -> results.Result:
     """Train what ``cfg`` says, or go on with it, and return its result, which also lies in ``folder``.
+
+    ``callbacks`` watch besides those of every run.
 
     Raises:
         RefusedError: for a request that makes no sense, before any work.
@@ -54,7 +56,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Result:
         model = build_model(cfg, data)
         module = MODULES[cfg.task.kind](model, data, cfg.train, cfg.seed)
         try:
-            trainer = build_trainer(cfg, run_id, folder, throughput, module)
+            trainer = build_trainer(cfg, run_id, folder, throughput, module, callbacks)
         except MisconfigurationException as error:
             devices = f"trainer.accelerator={cfg.trainer.accelerator} trainer.devices={cfg.trainer.devices}"
             raise ValueError(f"{devices} is not to be had here: {error}; trainer=auto takes what is there") from error
@@ -140,7 +142,12 @@ def check_same_data(folder: Path, data: Any) -> None:
 
 
 def build_trainer(
-    cfg: DictConfig, run_id: str, folder: Path, throughput: Throughput, module: TrainingModule
+    cfg: DictConfig,
+    run_id: str,
+    folder: Path,
+    throughput: Throughput,
+    module: TrainingModule,
+    callbacks: Sequence[Callback] = (),
 ) -> lightning.Trainer:
     """Lightning's trainer with this project's callbacks; one "epoch" is the whole training."""
     precision = cfg.trainer.precision
@@ -169,6 +176,7 @@ def build_trainer(
             ModelCheckpoint(filename="last", **where),  # after "best", whose state it carries
             ComponentUsage(),
             ProgressBar(throughput),
+            *callbacks,
         ],
     )
 
