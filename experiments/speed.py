@@ -27,9 +27,8 @@ def main() -> None:
     arguments = read_arguments()
     raised = machine.raise_malloc_thresholds()
     about = machine.describe()
-    print(
-        f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']}, {arguments.dtype},", end=" "
-    )
+    print(f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']},", end=" ")
+    print(f"{arguments.dtype},", end=" ")
     print(f"malloc thresholds {'raised' if raised else 'as they were'};", end=" ")
     route = arguments.route or arguments.width
     print(f"B {arguments.batch}, H {arguments.heads}, K = D = {arguments.width}, R = {route}")
