@@ -1,5 +1,6 @@
 """The README keeps its word: its commands compose, its code runs, its map of the tree is true, its figures real."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from experiments.arguments import read_arguments
 from experiments.claims import as_markdown as claims_as_markdown
 from experiments.claims import judge
 from experiments.config import CONF, register_resolvers
@@ -25,6 +27,26 @@ COMMANDS = [
     for line in block.splitlines()
     if "python -m experiments.run " in line
 ]
+
+
+OTHERS = [
+    line.split("python -m experiments.", 1)[1]
+    for language, block in BLOCKS
+    if language == "bash"
+    for line in block.splitlines()
+    if "python -m experiments." in line and "experiments.run " not in line
+]
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_every_other_command_is_there_and_takes_its_arguments(line: str) -> None:
+    command, *words = shlex.split(line, comments=True)
+    assert importlib.util.find_spec(f"experiments.{command}")
+    pairs = [word for word in words if "=" in word]
+    if (CONF / f"{command}.yaml").is_file():
+        read_arguments(command, words)
+    elif pairs:  # choices of a run
+        test_every_run_command_composes(" ".join(pairs))
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
@@ -51,7 +73,7 @@ def test_the_map_of_the_tree_is_complete_and_true() -> None:
         names = [word for word in line[:25].split() if word.endswith(("/", ".py"))]
         above = "".join(folders[:depth])
         named |= {above + name for name in names}
-        if names[0].endswith("/"):
+        if names and names[0].endswith("/"):
             folders = [*folders[:depth], names[0]]
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     modules = {
