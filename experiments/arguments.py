@@ -1,11 +1,39 @@
-"""``key=value`` arguments of the smaller commands, whose defaults stand in ``conf/<command>.yaml``."""
+"""Commands that take ``key=value``, whose defaults stand in ``conf/<command>.yaml``."""
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import CONF
+from experiments.config import CONF, explain, register_resolvers
 from experiments.errors import RefusedError
+
+
+def run_command(
+    name: str, description: str, act: Callable[[DictConfig], int | None], text: Collection[str] = ()
+) -> None:
+    """Call ``act`` with the command line's arguments and exit with the status it returns.
+
+    ``--help`` prints ``description`` and the keys with their defaults. A complaint about the request ends in one line.
+    """
+    words, defaults = sys.argv[1:], CONF / f"{name}.yaml"
+    if {"-h", "--help"} & set(words):
+        print(description + defaults.read_text())
+        return
+    register_resolvers()
+    arguments = None
+    try:
+        arguments = read_arguments(name, words, text)
+        sys.exit(act(arguments) or 0)
+    except RefusedError as error:
+        sys.exit(f"error: {error}")
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.exit(f"error: {explain(error, list((arguments or {}).get('overrides', ())))}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
 
 
 def read_arguments(command: str, arguments: Sequence[str], text: Collection[str] = ()) -> DictConfig:

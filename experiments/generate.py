@@ -1,15 +1,13 @@
 """``python -m experiments.generate checkpoint=... prompt=...``: text from a trained language model, as it comes."""
 
-import sys
 from itertools import islice
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from experiments.arguments import read_arguments
+from experiments.arguments import run_command
 from experiments.checkpoints import load_language_model
-from experiments.config import CONF, refusing, register_resolvers
+from experiments.config import refusing
 from experiments.errors import RefusedError
 from gma.mixer import require
 
@@ -51,16 +49,7 @@ def write(arguments: DictConfig) -> None:
 
 def main() -> None:
     """The command."""
-    if not sys.argv[1:] or {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP + (CONF / "generate.yaml").read_text())
-        return
-    register_resolvers()
-    try:
-        write(read_arguments("generate", sys.argv[1:], text=("prompt",)))
-    except (RefusedError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print()
+    run_command("generate", HELP, write, text=("prompt",))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from rich.progress import track
 
 from experiments import results
-from experiments.arguments import read_arguments
-from experiments.config import CONF
+from experiments.arguments import run_command
 from experiments.errors import RefusedError
 
 HELP = """Log finished results to Weights & Biases: numbers, tables, figures, and the result files as artifacts.
@@ -64,18 +62,15 @@ def publish(arguments: DictConfig) -> tuple[int, int]:
     return logged, known
 
 
+def publish_and_say(arguments: DictConfig) -> None:
+    """The same, with its numbers printed."""
+    logged, known = publish(arguments)
+    print(f"{logged} results logged, {known} had been already")
+
+
 def main() -> None:
     """The command."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP + (CONF / "publish.yaml").read_text())
-        return
-    try:
-        logged, known = publish(read_arguments("publish", sys.argv[1:]))
-    except (RefusedError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted; the same command goes on with what is left")
-    print(f"{logged} results logged, {known} had been already")
+    run_command("publish", HELP, publish_and_say)
 
 
 if __name__ == "__main__":

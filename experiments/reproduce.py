@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from experiments import results
-from experiments.arguments import read_arguments
-from experiments.config import CONF, explain, register_resolvers, run_name
+from experiments.arguments import run_command
+from experiments.config import CONF, run_name
 from experiments.errors import RefusedError
 
 HELP = """Run what is missing of the paper's Tables 1-4 and make the report. Finished cells are skipped, a killed one
@@ -213,7 +211,7 @@ def _hours(cells: Iterable[Cell]) -> float | None:
 
 
 def run(arguments: DictConfig) -> int:
-    """Run the plan and make the report; the number of cells that are still missing though they are possible."""
+    """Run the plan and make the report; 1 if a cell is still missing though it is possible, else 0."""
     cells = plan(arguments)
     show(cells)
     if arguments.dry_run:
@@ -237,25 +235,12 @@ def run(arguments: DictConfig) -> int:
     for cell in missing:
         name = f"{cell.task} {cell.model} seed {cell.seed}"
         print(f"failed, and tried again by the same command: {name}", file=sys.stderr)
-    return len(missing)
+    return 1 if missing else 0
 
 
 def main() -> None:
     """The command."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP + (CONF / "reproduce.yaml").read_text())
-        return
-    register_resolvers()
-    try:
-        arguments = read_arguments("reproduce", sys.argv[1:])
-        sys.exit(1 if run(arguments) else 0)
-    except RefusedError as error:
-        sys.exit(f"error: {error}")
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, sys.argv[1:])}")
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command("reproduce", HELP, run)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,13 @@ from typing import Any
 
 import lightning
 import optuna
-from hydra.errors import HydraException
 from lightning.pytorch.callbacks import Callback
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments import results
-from experiments.arguments import read_arguments
-from experiments.config import CONF, explain, register_resolvers, run_name
+from experiments.arguments import run_command
+from experiments.config import CONF, run_name
 from experiments.errors import NonFiniteLossError, RefusedError
 from experiments.module import TrainingModule
 
@@ -254,10 +252,10 @@ def _draw(study: Study, opened: optuna.Study) -> None:
     (study.folder / "trials.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def work(arguments: DictConfig, words: Sequence[str]) -> None:
+def work(arguments: DictConfig) -> None:
     """Search every study, with as many processes as asked for."""
     for study in studies(arguments):
-        own = [word for word in words if not word.startswith(("workers=", "models="))]
+        own = [word for word in sys.argv[1:] if not word.startswith(("workers=", "models="))]
         model = study.choices[1].split("=", 1)[1]
         helper = [sys.executable, "-m", "experiments.sweep", *own, f"models=[{model}]", "workers=1"]
         study.open()  # before several want to
@@ -271,19 +269,7 @@ def work(arguments: DictConfig, words: Sequence[str]) -> None:
 
 def main() -> None:
     """The command."""
-    if not sys.argv[1:] or {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP + (CONF / "sweep.yaml").read_text())
-        return
-    register_resolvers()
-    try:
-        work(read_arguments("sweep", sys.argv[1:]), sys.argv[1:])
-    except RefusedError as error:
-        sys.exit(f"error: {error}")
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, sys.argv[1:])}")
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command("sweep", HELP, work)
 
 
 if __name__ == "__main__":

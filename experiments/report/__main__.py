@@ -5,11 +5,9 @@ import tempfile
 from pathlib import Path
 
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from experiments.arguments import read_arguments
+from experiments.arguments import run_command
 from experiments.claims import as_markdown, judge
-from experiments.config import CONF
 from experiments.errors import RefusedError
 
 HELP = """Make the paper's tables (Markdown, LaTeX, CSV), figures (PNG, PDF), claims and one HTML page from results.
@@ -22,19 +20,11 @@ Keys, and what each is unless set:
 """
 
 
-def main() -> None:
-    """The command."""
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(HELP + (CONF / "report.yaml").read_text())
-        return
-    try:
-        write(read_arguments("report", sys.argv[1:]))
-    except (RefusedError, OmegaConfBaseException) as error:
-        sys.exit(f"error: {error}")
-
-
 def write(arguments: DictConfig) -> None:
     """Write everything into ``arguments.output`` and print the claims and what was left out."""
+    document = None if arguments.readme is None else Path(arguments.readme)
+    if document is not None and not document.is_file():
+        raise RefusedError(f"readme={document} is no file")
     with tempfile.TemporaryDirectory() as downloads:
         folders = _folders(arguments, Path(downloads))
         from experiments.report import figures, page, readme, tables
@@ -57,8 +47,8 @@ def write(arguments: DictConfig) -> None:
         figure.write(output / "figures")
     (output / "claims.md").write_text(claims)
     (output / "index.html").write_text(page.render(found, arguments.scale, verdicts, made, drawn))
-    if arguments.readme:
-        readme.update(Path(arguments.readme), {table.name: table.markdown() for table in made} | {"claims": claims})
+    if document is not None:
+        readme.update(document, {table.name: table.markdown() for table in made} | {"claims": claims})
     print(claims)
     for reason in found.left_out:
         print(f"left out: {reason}", file=sys.stderr)
@@ -83,4 +73,4 @@ def _folders(arguments: DictConfig, downloads: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    main()
+    run_command("report", HELP, write)

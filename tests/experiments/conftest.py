@@ -96,6 +96,12 @@ def files_of(tmp_path: Path) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture
+def tiny() -> list[str]:
+    """Overrides that make a run of ListOps take seconds."""
+    return [*TINY]
+
+
+@pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     """Overrides that make the command line run the tiny config, in a folder of the test's own."""
     return [*TINY, f"cache_dir={tmp_path / 'cache'}", f"hydra.run.dir={tmp_path / 'run'}"]

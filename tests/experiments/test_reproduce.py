@@ -99,3 +99,28 @@ def test_a_killed_reproduction_goes_on_and_ends_in_the_report(arguments: DictCon
     assert len(list(runs.rglob("result.json"))) == 4  # listops and pathfinder, gma and sdpa
     assert {path: path.stat().st_mtime_ns for path in finished} == before
     assert (output / "index.html").is_file()
+
+
+def test_table_4_looks_at_what_table_3_has_trained(data_dir: Path, tmp_path: Path) -> None:
+    runs, output = tmp_path / "runs", tmp_path / "report"
+    own = "logger=none,trainer.precision=32-true"
+    words = [
+        "scale=smoke",
+        "only=[table1,table3,table4]",
+        "models=[gma]",
+        "seeds=[0]",
+        f"runs={runs}",
+        f"output={output}",
+    ]
+    start = [sys.executable, "-m", "experiments.reproduce", *words, f"overrides=[{own},data_dir={data_dir}]"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GMA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(start, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    tasks = {path.relative_to(runs).parts[0] for path in runs.rglob("result.json")}
+    assert tasks == {"memory_scaling", "wikitext103", "interpretability"}
+    page = (output / "index.html").read_text()
+    for figure in ("Figure 1", "Figure 2", "Figure 3"):
+        assert figure in page
+    again = subprocess.run([*start, "dry_run=true"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "hours to go" in again.stdout
+    assert again.stdout.count(" 1      0") == 3  # done and to do, of each task

@@ -17,26 +17,16 @@ from experiments.errors import RefusedError
 from experiments.sweep import _compose, conclude, search, studies, suggest
 
 ROOT = Path(__file__).parents[2]
-TINY = [
-    "logger=none",
-    "trainer.precision=32-true",
-    "task.data.min_length=5",
-    "task.data.max_length=60",
-    "task.data.length=64",
-    "train.steps=12",
-    "train.validate_every=4",
-    "train.warmup_steps=2",
-]
 
 
 @pytest.fixture
-def arguments(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
+def arguments(tiny: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DictConfig:
     register_resolvers()
     known = OmegaConf.load(CONF / "sweep.yaml")
     assert isinstance(known, DictConfig)
     cache = tmp_path_factory.getbasetemp() / "cache"
     given = {"sweep": "learning_rate", "task": "lra/listops", "models": ["gma"], "trials": 3, "scale": "smoke"}
-    return OmegaConf.merge(known, given | {"runs": str(tmp_path / "runs"), "overrides": [*TINY, f"cache_dir={cache}"]})
+    return OmegaConf.merge(known, given | {"runs": str(tmp_path / "runs"), "overrides": [*tiny, f"cache_dir={cache}"]})
 
 
 @pytest.mark.parametrize("sweep", sorted(path.stem for path in (CONF / "sweep").glob("*.yaml")))
