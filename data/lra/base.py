@@ -15,6 +15,7 @@ from data.batch import Batch, pad
 from data.cache import load_or_build
 
 SPLITS = ("train", "validation", "test")
+FLOOR_ROWS = 10_000  # that a rule with parameters is fitted on
 FEATURES = Features({"tokens": ListOf(Value("uint8")), "label": Value("int64")})
 
 
@@ -153,6 +154,26 @@ def limited(splits: Mapping[str, Dataset], rows: Mapping[str, int | None], seed:
         chosen = np.random.default_rng(seed).permutation(len(data))[: rows[split]]
         kept[split] = data.select(np.sort(chosen))
     return DatasetDict(kept)
+
+
+def frequencies_floor(splits: Mapping[str, Dataset]) -> float:
+    """Test accuracy of logistic regression on how often each token occurs in a row, blind to their order.
+
+    Fitted on at most ``FLOOR_ROWS`` train rows.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    frequencies, labels = {}, {}
+    for split in ("train", "test"):
+        rows = limited({split: splits[split]}, {split: FLOOR_ROWS if split == "train" else None}, 0)[split]
+        pairs = [(np.bincount(tokens, minlength=256) / max(1, len(tokens)), label) for tokens, label in _examples(rows)]
+        frequencies[split], labels[split] = (np.array(part) for part in zip(*pairs, strict=True))
+    if len(set(labels["train"].tolist())) < 2:
+        return float((labels["test"] == labels["train"][0]).mean())
+    rule = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(frequencies["train"], labels["train"])
+    return float(rule.score(frequencies["test"], labels["test"]))
 
 
 def _examples(split: Dataset) -> Iterator[tuple[np.ndarray, int]]:

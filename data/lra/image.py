@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from data.hub import digest, find_local_copy, load_split
-from data.lra.base import as_dataset, check_limits, count_name, hold_out, limited
+from data.lra.base import as_dataset, check_limits, count_name, frequencies_floor, hold_out, limited
 from data.lra.pixels import PixelSequences
 
 FORMAT_VERSION = 2  # part of the cache key: raise it when the same images would give other rows
@@ -59,6 +59,10 @@ class Image(PixelSequences):
             return "hub"
         compression = next(iter(self._open("train")))["img"].format
         return "local copy of the hub's" + (", compressed with loss (JPEG)" if compression == "JPEG" else "")
+
+    def floors(self, splits: DatasetDict) -> dict[str, float]:
+        """``grey_level_frequencies``: what the grey levels tell that occur, in whatever order."""
+        return super().floors(splits) | {"grey_level_frequencies": frequencies_floor(splits)}
 
     def _build(self) -> DatasetDict:
         train, held_out = hold_out(self._read("train"), self.seed)

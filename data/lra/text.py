@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 
 from data.batch import Batch, pad
 from data.hub import digest, find_local_copy, load_split
-from data.lra.base import LabelledSequences, as_dataset, check_limits, count_name, hold_out, limited
+from data.lra.base import LabelledSequences, as_dataset, check_limits, count_name, frequencies_floor, hold_out, limited
 
 FORMAT_VERSION = 2  # part of the cache key: raise it when the same reviews would give other rows
 
@@ -75,6 +75,10 @@ class Text(LabelledSequences):
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> Batch:
         """Rows of a split in numpy format -> one padded batch."""
         return pad([row["tokens"] + np.uint16(1) for row in rows], [int(row["label"]) for row in rows], 0)
+
+    def floors(self, splits: DatasetDict) -> dict[str, float]:
+        """``byte_frequencies``: what the bytes tell that occur, in whatever order."""
+        return super().floors(splits) | {"byte_frequencies": frequencies_floor(splits)}
 
     def _build(self) -> DatasetDict:
         train, test = self._read("train"), self._read("test")

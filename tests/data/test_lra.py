@@ -59,7 +59,7 @@ def test_text_is_bytes_plus_one_cut_and_padded_with_zero(reviews: Path, tmp_path
     batch = data.collate([rows[0], rows[1]])
     assert batch.inputs[1].tolist() == [*(b + 1 for b in b"dull"), 0, 0, 0, 0, 0]
     assert batch.mask.sum(1).tolist() == [9, 4]
-    assert data.floors(splits) == {"majority_class": 0.5}
+    assert data.floors(splits) == {"majority_class": 0.5, "byte_frequencies": 1.0}  # four reviews, over and over
 
 
 def test_text_validates_on_the_test_split_if_asked_and_says_so(reviews: Path, tmp_path: Path) -> None:
