@@ -55,7 +55,11 @@ def growth(found: Collection, scale: str) -> Table:
             "Slope of the logarithms over the longer half of the lengths, of the mixer alone, forward and backward."
         ],
     )
-    for result in _measurements(found, table, scale):
+    measured = found.of("memory_scaling")
+    table.missing = [
+        _command("memory_scaling", model, scale) for model in MODELS if model not in {r.model for r in measured}
+    ]
+    for result in _ordered(measured):
         exponents = [result.exponents.get(f"{form}/mixer/{column}") for form, column in columns]
         table.add(f"`{result.model}`", *("-" if value is None else f"{value:.2f}" for value in exponents))
         table.values += [{"model": result.model, "of": name, "exponent": e} for name, e in result.exponents.items()]
@@ -73,7 +77,7 @@ def speed(found: Collection, scale: str) -> Table:
             " process: median [quartiles]. Dash: one of the two took too long or too much memory, or was not asked."
         ],
     )
-    for result in _measurements(found, table, scale):
+    for result in _ordered(found.of("memory_scaling")):
         rows = {r["length"]: r for r in result.rows if (r["form"], r["inside"]) == ("causal", "mixer")}
         ratios = [rows.get(length, {}).get("training_speed_over_sdpa") for length in SPEED_LENGTHS]
         if any(ratios):
@@ -94,7 +98,7 @@ def decoding(found: Collection, scale: str) -> Table:
         ["model", *(f"{context:,} tokens" for context in contexts)],
         notes=["One layer, one sequence batch of the task's size, median of turns."],
     )
-    for result in _measurements(found, table, scale):
+    for result in _ordered(found.of("memory_scaling")):
         rows = {row["length"]: row for row in result.rows if row["form"] == "decoding"}
         cells = []
         for context in contexts:
@@ -119,7 +123,7 @@ def long_range_arena(found: Collection, scale: str) -> Table:
         [
             "model",
             *(task.split("/")[1] for task in tasks),
-            f"mean over {' and '.join(t.split('/')[1] for t in LRA_TASKS[:2])}",
+            f"mean of {', '.join(t.split('/')[1] for t in LRA_TASKS[:2])}",
         ],
         notes=[f"{SPREAD} The checkpoint is the one that validated best."],
     )
@@ -142,10 +146,13 @@ def long_range_arena(found: Collection, scale: str) -> Table:
     for name, by_task in floors.items():
         cells = [f"{by_task[task]:.4f}" if task in by_task else "" for task in tasks]
         table.add(f"floor: {name.replace('_', ' ')}", *cells, "")
-    for model, (percents, source) in LRA.items():
+    for model, (percents, _) in LRA.items():
         by_name = dict(zip(LRA_COLUMNS, percents, strict=True))
         shown = [f"{by_name[task] / 100:.4f}" if by_name.get(task) else "" for task in tasks]
-        table.add(f"{model}, published at full scale ({source})", *shown, "")
+        table.add(f"{model} (published)", *shown, "")
+    sources = dict.fromkeys(source for _, source in LRA.values())
+    by_source = (f"{', '.join(m for m, (_, s) in LRA.items() if s == source)} by {source}" for source in sources)
+    table.notes.append(f"Published rows are of full-scale training, as reported: {'; '.join(by_source)}.")
     for task in tasks:
         table.notes += _differences(scores[task], task, 4)
     table.values = [_value(result, result.metrics | _prefixed("last/", result.metrics_last)) for result in results]
@@ -269,10 +276,9 @@ def components(found: Collection, scale: str) -> Table:
     return table
 
 
-def _measurements(found: Collection, table: Table, scale: str) -> list[Measurement]:
-    results: list[Measurement] = found.of("memory_scaling")
+def _ordered(results: Sequence[Measurement]) -> list[Measurement]:
+    """One a model, the paper's first."""
     models = {result.model: result for result in results}
-    table.missing += [_command("memory_scaling", model, scale) for model in MODELS if model not in models]
     return [models[model] for model in _models(results) if model in models]
 
 

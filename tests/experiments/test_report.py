@@ -132,7 +132,7 @@ def test_the_lra_table_has_floors_published_rows_and_the_commands_of_empty_place
     assert cells["`sdpa`"] == Entry("0.6007 ± 0.0006 (3)")
     assert cells["`mamba`"] == Entry("missing")
     assert cells["floor: majority class"] == Entry("0.5000")
-    assert cells["Transformer, published at full scale (google-research/long-range-arena)"] == Entry("0.6427")
+    assert cells["Transformer (published)"] == Entry("0.6427")
     assert "python -m experiments.run task=lra/text model=mamba scale=cpu" in table.missing
     assert "python -m experiments.run task=lra/text model=gma scale=cpu" not in table.missing
     assert any("`sdpa` -0.2003 ± " in note for note in table.notes)
