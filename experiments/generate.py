@@ -6,10 +6,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.arguments import run_command
-from experiments.checkpoints import load_language_model
 from experiments.config import refusing
 from experiments.errors import RefusedError
-from gma.mixer import require
 
 HELP = """Continue a text with a language model that python -m experiments.run task=wikitext103 has trained.
 
@@ -21,8 +19,11 @@ Keys, and what each is unless set:
 
 def write(arguments: DictConfig) -> None:
     """Print the prompt and its continuation."""
-    import torch
+    import torch  # heavy, and no business of --help
     from tokenizers.decoders import DecodeStream
+
+    from experiments.checkpoints import load_language_model
+    from gma.mixer import require
 
     if OmegaConf.is_missing(arguments, "checkpoint") or not arguments.checkpoint:
         raise RefusedError("checkpoint= is missing: name runs/wikitext103/<model>/<run>/checkpoints/best.ckpt")

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config import CONF, register_resolvers
 from experiments.errors import RefusedError
-from experiments.sweep import _compose, conclude, search, studies, suggest
+from experiments.study import _compose, conclude, search, studies, suggest
 
 ROOT = Path(__file__).parents[2]
 
