@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from experiments.config import CONF, explain, register_resolvers
 from experiments.errors import RefusedError
@@ -48,5 +49,10 @@ def read_arguments(command: str, arguments: Sequence[str], text: Collection[str]
         key, equals, value = argument.partition("=")
         if not equals or key not in list(known):  # "in known" is false for a missing value
             raise RefusedError(f"{argument} is not known; allowed: {', '.join(f'{name}=' for name in known)}")
-        known[key] = value if key in text else OmegaConf.from_dotlist([f"value={value}"]).value
+        try:
+            given = value if key in text else OmegaConf.from_dotlist([f"value={value}"]).value
+        except YAMLError as error:
+            raise RefusedError(f"{argument} cannot be read: {str(error).splitlines()[0]}") from error
+        several = OmegaConf.is_list(known[key]) if not OmegaConf.is_missing(known, key) else False
+        known[key] = [given] if several and not OmegaConf.is_list(given) else given
     return known

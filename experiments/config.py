@@ -76,10 +76,10 @@ def run_name(cfg: DictConfig) -> str:
 def register_resolvers() -> None:
     """Make ``${run_name:}`` and ``${file_digest:path}`` known to Hydra."""
     OmegaConf.register_new_resolver("run_name", lambda *, _root_: run_name(_root_), replace=True)
-    OmegaConf.register_new_resolver("file_digest", _file_digest, replace=True)
+    OmegaConf.register_new_resolver("file_digest", file_digest, replace=True)
 
 
-def _file_digest(path: str | None) -> str:
+def file_digest(path: str | None) -> str:
     """Names a checkpoint by what is in it."""
     if not path or not Path(path).expanduser().is_file():
         raise ValueError(f"checkpoint={path} is no file: name runs/wikitext103/gma/<run>/checkpoints/best.ckpt")

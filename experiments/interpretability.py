@@ -59,6 +59,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         raise RefusedError(f"{cfg.checkpoint} is of a model without Gaussian mixtures; train one with model=gma")
     torch.manual_seed(cfg.seed)
     models = {"trained": loaded.model, "untrained": build_model(loaded.cfg, loaded.data).eval()}
+    loaded.data.stride = loaded.data.length  # each token once
     splits = loaded.data.load()
     tokens = torch.stack(
         [torch.from_numpy(splits["validation"][i]["tokens"].astype("int64")) for i in _windows(cfg, splits)]
@@ -93,8 +94,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         },
         **results.provenance(cfg, run_id, git),
     )
-    result.write(folder)
     component_figures.draw(result, loaded, tokens[0], folder)
+    result.write(folder)
     logger = build_logger(cfg, run_id, folder)
     mirror(result, folder, [logger] if logger else [])
     return result

@@ -36,13 +36,14 @@ def mirror(record: Record, folder: Path, loggers: Sequence[Logger]) -> None:
     for logger in loggers:
         if isinstance(logger, WandbLogger):
             log_to_wandb(logger.experiment, record, folder)
+            note_published(logger.experiment, record, folder)
         else:
             logger.log_metrics(record.numbers(), step=getattr(record, "steps", 0))
         logger.finalize("success")
 
 
 def log_to_wandb(run: Any, record: Record, folder: Path) -> None:
-    """Log a finished record to an open W&B run, once: the folder remembers.
+    """Log a finished record to an open W&B run.
 
     Its numbers; the rows of a measurement as a table; every picture in ``folder`` as an image; ``result.json`` as an
     artifact.
@@ -61,16 +62,26 @@ def log_to_wandb(run: Any, record: Record, folder: Path) -> None:
     artifact = wandb.Artifact(record.run_id.replace("/", "-"), type=WANDB_TYPE)
     artifact.add_file(str(folder / FILE_NAME))
     run.log_artifact(artifact)
-    (folder / PUBLISHED).write_text(json.dumps({"project": run.project, "finished_at": record.finished_at}) + "\n")
 
 
-def is_published(record: Record, folder: Path, project: str) -> bool:
-    """Whether :func:`log_to_wandb` has logged this very record to ``project``."""
+def note_published(run: Any, record: Record, folder: Path, checkpoints: bool = False) -> None:
+    """Let ``folder`` remember where ``record`` has been logged, and whether its checkpoints went with it."""
+    noted = {
+        "project": run.project,
+        "offline": bool(run.settings._offline),
+        "finished_at": record.finished_at,
+        "checkpoints": checkpoints,
+    }
+    (folder / PUBLISHED).write_text(json.dumps(noted) + "\n")
+
+
+def published(record: Record, folder: Path, project: str) -> dict[str, Any] | None:
+    """What :func:`note_published` noted of this very record and ``project``, or ``None``."""
     try:
-        noted = json.loads((folder / PUBLISHED).read_text())
+        noted: dict[str, Any] = json.loads((folder / PUBLISHED).read_text())
     except (OSError, ValueError):
-        return False
-    return bool(noted == {"project": project, "finished_at": record.finished_at})
+        return None
+    return noted if (noted.get("project"), noted.get("finished_at")) == (project, record.finished_at) else None
 
 
 def wandb_identity(run_id: str, scale: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The machine under a run: what it can do, how to make it quick, how a result describes it."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -44,12 +45,28 @@ def has_bfloat16(accelerator: str) -> bool:
     return bool(_cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
+def forget_peak_memory(gpu: bool) -> None:
+    """Let :func:`peak_memory_bytes` start from what is held now, if the system can: runs may have gone before."""
+    import torch
+
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what that run has freed
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory_bytes(gpu: bool) -> int:
     """The most memory held so far: of PyTorch's allocator on a GPU, resident in this process on a CPU."""
     import torch
 
     if gpu:
         return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

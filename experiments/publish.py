@@ -1,5 +1,6 @@
 """``python -m experiments.publish``: finished results to Weights & Biases, once and only once each."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -42,7 +43,12 @@ def publish(arguments: DictConfig) -> tuple[int, int]:
         except ValueError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        if loggers.is_published(record, path.parent, arguments.project):
+        noted = loggers.published(record, path.parent, arguments.project)
+        offline = os.environ.get("WANDB_MODE") == "offline"
+        if noted is not None and noted["offline"] and not offline:
+            noted = None  # it waits on this disk for wandb sync; now it can go itself, to the same run
+        with_checkpoints = arguments.checkpoints or (noted is not None and noted["checkpoints"])
+        if noted is not None and noted["checkpoints"] == with_checkpoints:
             known += 1
             continue
         with wandb.init(
@@ -52,19 +58,25 @@ def publish(arguments: DictConfig) -> tuple[int, int]:
             config=record.config,
             **loggers.wandb_identity(record.run_id, record.scale),
         ) as run:
-            loggers.log_to_wandb(run, record, path.parent)
-            if arguments.checkpoints:
-                for checkpoint in sorted(path.parent.glob("checkpoints/*.ckpt")):
-                    artifact = wandb.Artifact(f"{record.run_id.replace('/', '-')}-{checkpoint.stem}", type="model")
-                    artifact.add_file(str(checkpoint))
-                    run.log_artifact(artifact)
+            if noted is None:
+                loggers.log_to_wandb(run, record, path.parent)
+            for checkpoint in sorted(path.parent.glob("checkpoints/*.ckpt")) if arguments.checkpoints else ():
+                artifact = wandb.Artifact(f"{record.run_id.replace('/', '-')}-{checkpoint.stem}", type="model")
+                artifact.add_file(str(checkpoint))
+                run.log_artifact(artifact)
+        loggers.note_published(run, record, path.parent, with_checkpoints)  # only now is all of it there
         logged += 1
     return logged, known
 
 
 def publish_and_say(arguments: DictConfig) -> None:
     """The same, with its numbers printed."""
-    logged, known = publish(arguments)
+    import wandb
+
+    try:
+        logged, known = publish(arguments)
+    except wandb.errors.Error as error:
+        raise RefusedError(f"W&B does not take the results: {error}") from error
     print(f"{logged} results logged, {known} had been already")
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import results
 from experiments.arguments import run_command
-from experiments.config import CONF, run_name
+from experiments.config import CONF, file_digest, refusing, run_name
 from experiments.errors import RefusedError
 
 HELP = """Run what is missing of the paper's Tables 1-4 and make the report. Finished cells are skipped, a killed one
@@ -69,10 +69,11 @@ def plan(arguments: DictConfig) -> list[Cell]:
                 cells.append(_components_cell(arguments))
                 continue
             seeds = arguments.seeds if table in SEEDED else arguments.seeds[:1]
-            reason: str | None = None  # why its data cannot be had; asked once
+            lacking: str | None = None  # why its data cannot be had; asked once
             for model in arguments.models:
                 cfg = _compose(arguments, task, model)
-                reason = _lacking(task, cfg) if reason is None else reason
+                lacking = _lacking(task, cfg) if lacking is None else lacking
+                reason = lacking or _refused(cfg)
                 for seed in seeds:
                     state = DONE if _result(arguments, cfg, model, seed).is_file() else IMPOSSIBLE if reason else TO_DO
                     told = reason if state == IMPOSSIBLE else ""
@@ -125,25 +126,40 @@ def _lacking(task: str, cfg: DictConfig) -> str:
     return row.help if offline or row.state == MISSING else ""
 
 
+def _refused(cfg: DictConfig) -> str:
+    """Why a model cannot be built for its task, or nothing."""
+    from experiments.build import build_data, build_model
+
+    if "data" not in cfg.task:
+        return ""
+    try:
+        with refusing():
+            build_model(cfg, build_data(cfg))
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
 def _components_cell(arguments: DictConfig) -> Cell:
     """Table 4 looks at what Table 3 has trained: the first seed's GMA."""
     cfg = _compose(arguments, "wikitext103", "gma")
     run = _result(arguments, cfg, "gma", arguments.seeds[0])
+    checkpoint = run.parent / "checkpoints" / "best.ckpt"
     name = f"{run.parent.name}/best.ckpt"
     for path in (Path(arguments.runs) / "interpretability" / "gma").glob(f"*/{results.FILE_NAME}"):
         try:
             record = results.read(path)
         except ValueError:
             continue  # the report names it
-        if record.execution.get("checkpoint") == name:
+        same = record.scale == arguments.scale and record.execution.get("checkpoint") == name
+        if same and checkpoint.is_file() and record.config["task"]["weights"] == file_digest(str(checkpoint)):
             return Cell("table4", "interpretability", "gma", 0, DONE)
     state, reason = TO_DO, ""
     if not run.is_file():
         trained_first = "table3" in _listed(arguments.only) and "gma" in arguments.models
         reason = _lacking("wikitext103", cfg) if trained_first else "needs the GMA of table3 with the same seed"
         state = IMPOSSIBLE if reason else TO_DO
-    extra = f"checkpoint={run.parent / 'checkpoints' / 'best.ckpt'}"
-    return Cell("table4", "interpretability", "gma", 0, state, reason, extra=(extra,))
+    return Cell("table4", "interpretability", "gma", 0, state, reason, extra=(f"checkpoint={checkpoint}",))
 
 
 def _past_hours(folders: Iterable[Path], scale: str) -> dict[tuple[str, str], float]:
@@ -211,7 +227,7 @@ def _hours(cells: Iterable[Cell]) -> float | None:
 
 
 def run(arguments: DictConfig) -> int:
-    """Run the plan and make the report; 1 if a cell is still missing though it is possible, else 0."""
+    """Run the plan and make the report; 1 if a possible cell is still missing or there is no report, else 0."""
     cells = plan(arguments)
     show(cells)
     if arguments.dry_run:
@@ -231,11 +247,11 @@ def run(arguments: DictConfig) -> int:
     missing = [cell for cell in plan(arguments) if cell.state == TO_DO]
     report = [f"results=[{arguments.runs}]", f"scale={arguments.scale}", f"output={arguments.output}"]
     print("\n=== report", flush=True)
-    subprocess.run([sys.executable, "-m", "experiments.report", *report])
+    reported = subprocess.run([sys.executable, "-m", "experiments.report", *report]).returncode
     for cell in missing:
         name = f"{cell.task} {cell.model} seed {cell.seed}"
         print(f"failed, and tried again by the same command: {name}", file=sys.stderr)
-    return 1 if missing else 0
+    return 1 if missing or reported else 0
 
 
 def main() -> None:

@@ -75,8 +75,8 @@ def run(cfg: DictConfig, run_id: str, folder: Path) -> results.Measurement:
         },
         **results.provenance(cfg, run_id, git),
     )
-    result.write(folder)
     plot(result, folder)
+    result.write(folder)
     logger = build_logger(cfg, run_id, folder)
     mirror(result, folder, [logger] if logger else [])
     return result

@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
+import platform
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments import results
-from experiments.config import CONF, run_name
+from experiments.config import CONF, config_hash, run_name
 from experiments.errors import NonFiniteLossError, RefusedError
 from experiments.module import TrainingModule
 
@@ -31,17 +33,16 @@ class Study:
     """One model's search.
 
     Attributes:
-        name: ``<sweep>-<task>-<model>-<scale>``. folder: ``<runs>/sweeps/<name>``. choices: of its runs, as of
-            ``experiments.run``. space: what Optuna may choose. trials: how many are enough.
+        name: ``<sweep>-<task>-<model>-<scale>-<hash of the choices>``.
+        folder: ``<runs>/sweeps/<name>``; the trials' runs lie there, so that no report takes them for cells of a table.
+        choices: of its runs, as of ``experiments.run``. space: what Optuna may choose. trials: how many are enough.
     """
 
     name: str
     folder: Path
-    runs: Path
     choices: tuple[str, ...]
     space: Mapping[str, Mapping[str, Any]]
     trials: int
-    seed: int
 
     def open(self) -> optuna.Study:
         """The study in its SQLite file, begun if it is new."""
@@ -54,17 +55,15 @@ class Study:
                 grace_period=3 * HEARTBEAT,
                 heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=5),
             )
-        opened = optuna.create_study(
+        return optuna.create_study(
             storage=storage,
             study_name=self.name,
             direction="maximize" if _module(self).mode == "max" else "minimize",
             load_if_exists=True,
+            # without a seed: workers that drew from the same one would try the same
+            sampler=optuna.samplers.TPESampler(n_startup_trials=max(4, self.trials // 3)),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
         )
-        # a sampler that began with the same seed again would draw again what is known already
-        seed, random = self.seed + len(opened.trials), max(4, self.trials // 3)
-        opened.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=random)
-        return opened
 
 
 class _Prune(Callback):
@@ -98,13 +97,14 @@ def studies(arguments: DictConfig) -> list[Study]:
     for name, value in (("trials", trials), ("workers", arguments.workers)):
         if not isinstance(value, int) or value < 1:
             raise RefusedError(f"{name}={value} is not allowed: it must be a whole number, at least 1")
-    runs = Path(arguments.runs)
     found = []
     for model in [models] if isinstance(models, str) else models:
-        name = f"{arguments.sweep}-{task.replace('/', '-')}-{model}-{arguments.scale}"
         choices = (f"task={task}", f"model={model}", f"scale={arguments.scale}", *arguments.overrides)
+        cfg = _compose(choices)
+        name = f"{arguments.sweep}-{cfg.task.name.replace('/', '-')}-{model}-{arguments.scale}-{config_hash(cfg)[:8]}"
         space = OmegaConf.to_container(sweep.space)
-        found.append(Study(name, runs / "sweeps" / name, runs, choices, space, trials, arguments.seed))  # type: ignore[arg-type]
+        folder = Path(arguments.runs) / "sweeps" / name
+        found.append(Study(name, folder, choices, space, trials))  # type: ignore[arg-type]
     return found
 
 
@@ -119,36 +119,59 @@ def suggest(trial: optuna.Trial, space: Mapping[str, Mapping[str, Any]]) -> dict
 
 
 def search(study: Study) -> optuna.Study:
-    """Run trials until there are enough; those that were begun by a killed process first."""
+    """Run trials until there are enough; those that a killed process has left first."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    opened, monitor = study.open(), _module(study).monitor
-    objective = partial(_trial, study, monitor)
-    while (finished := _count(opened, *FINISHED)) < study.trials:
-        print(f"\n=== {study.name}: trial {finished + 1} of {study.trials}{_so_far(opened, monitor)}", flush=True)
-        opened.optimize(objective, n_trials=1, catch=())
-        if opened.trials[-1].state == TrialState.FAIL:
-            raise RefusedError(f"a trial of {study.name} failed")
-    return opened
+    opened, module = study.open(), _module(study)
+    _take_over(opened)
+    while True:
+        optuna.storages.fail_stale_trials(opened)  # of other machines; they come back as waiting
+        if (begun := _count(opened, *FINISHED, TrialState.RUNNING)) >= study.trials:
+            return opened
+        print(f"\n=== {study.name}: trial {begun + 1} of {study.trials}{_so_far(opened, module.monitor)}", flush=True)
+        opened.optimize(partial(_trial, study, module.monitor), n_trials=1)
+
+
+def _take_over(opened: optuna.Study) -> None:
+    """Have trials whose process on this machine is gone done again, with their values: their runs go on."""
+    for trial in opened.get_trials(states=(TrialState.RUNNING,)):
+        host, _, process = trial.user_attrs.get("worker", "").partition(" ")
+        if host == platform.node() and not _is_alive(int(process)):
+            opened.enqueue_trial(trial.params)
+            opened.tell(trial.number, state=TrialState.FAIL)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # no signal, only the question
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _trial(study: Study, monitor: str, trial: optuna.Trial) -> float:
     from experiments import loggers, training
 
-    cfg = _compose(study, suggest(trial, study.space))
-    task, model = (choice.split("=", 1)[1] for choice in study.choices[:2])
-    run_id = f"{task}/{model}/{run_name(cfg)}"
-    folder = study.runs / run_id
-    trial.set_user_attr("run", run_id)
+    trial.set_user_attr("worker", f"{platform.node()} {os.getpid()}")
+    values = suggest(trial, study.space)
+    cfg = _compose(study.choices, values, study.name)
+    model = study.choices[1].split("=", 1)[1]
+    folder = study.folder / "trials" / run_name(cfg)
+    trial.set_user_attr("run", folder.name)
     if (folder / results.FILE_NAME).is_file():
         record = results.read(folder / results.FILE_NAME)
     else:
         (folder / ".hydra").mkdir(parents=True, exist_ok=True)
         OmegaConf.save(cfg, folder / ".hydra" / "config.yaml")
         try:
+            run_id = f"{cfg.task.name}/{model}/{folder.name}-of-sweep"
             record = training.run(cfg, run_id, folder, callbacks=[_Prune(trial, monitor)])
         except NonFiniteLossError as error:
             print(f"given up: {error}", flush=True)
             raise optuna.TrialPruned from error
+        except KeyboardInterrupt:
+            sys.exit(130)  # Optuna would call the trial failed; so it is found as one that was left
         finally:
             loggers.finish()
     assert isinstance(record, results.Result)
@@ -158,20 +181,20 @@ def _trial(study: Study, monitor: str, trial: optuna.Trial) -> float:
 def _module(study: Study) -> type[TrainingModule]:
     from experiments.training import MODULES
 
-    kind = _compose(study, {}).task.kind
+    kind = _compose(study.choices).task.kind
     if kind not in MODULES:
         raise RefusedError(f"{study.choices[0]} trains nothing: there is nothing to search")
     return MODULES[kind]
 
 
-def _compose(study: Study, values: Mapping[str, Any]) -> DictConfig:
+def _compose(choices: Sequence[str], values: Mapping[str, Any] | None = None, group: str = "") -> DictConfig:
     from hydra import compose, initialize_config_dir
 
-    words = [*study.choices, *(f"{key}={value}" for key, value in values.items())]
+    words = [*choices, *(f"{key}={value}" for key, value in (values or {}).items())]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", words)
-        if str(cfg.logger.get("_target_")).endswith("WandbLogger"):
-            cfg = compose("config", [*words, f"+logger.group=sweep-{study.name}"])
+        if group and str(cfg.logger.get("_target_")).endswith("WandbLogger"):
+            cfg = compose("config", [*words, f"+logger.group=sweep-{group}"])
     return cfg
 
 
@@ -197,7 +220,7 @@ def conclude(study: Study, opened: optuna.Study) -> None:
     chosen.parent.mkdir(exist_ok=True)
     chosen.write_text(best_as_yaml(study, best))
     _draw(study, opened)
-    print(f"\n{study.name}: {best.value:.4g} with {best.params} (trial {best.number}, {best.user_attrs['run']})")
+    print(f"\n{study.name}: {best.value:.4g} with {best.params} (trial {best.number})")
     print(f"python -m experiments.run --config-dir {study.folder} +best={study.name}")
 
 
@@ -249,9 +272,12 @@ def work(arguments: DictConfig) -> None:
         model = study.choices[1].split("=", 1)[1]
         helper = [sys.executable, "-m", "experiments.sweep", *own, f"models=[{model}]", "workers=1"]
         study.open()  # before several want to
-        seeds = range(arguments.seed + 1000, arguments.seed + 1000 * arguments.workers, 1000)
-        helpers = [subprocess.Popen([*helper, f"seed={seed}"]) for seed in seeds]
-        opened = search(study)
-        for process in helpers:
-            process.wait()
+        helpers = [subprocess.Popen(helper) for _ in range(arguments.workers - 1)]
+        try:
+            opened = search(study)
+            for process in helpers:
+                process.wait()
+        finally:
+            for process in helpers:
+                process.terminate()
         conclude(study, opened)

@@ -50,6 +50,7 @@ def run(cfg: DictConfig, run_id: str, folder: Path, callbacks: Sequence[Callback
     gpu = machine.uses_gpu(cfg.trainer.accelerator)
     raised = cfg.trainer.raise_malloc_thresholds and not gpu and machine.raise_malloc_thresholds()
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+    machine.forget_peak_memory(gpu)
     throughput = Throughput()
     with _quiet_lightning(), refusing():
         data = build_data(cfg)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from experiments import speed
 from experiments.arguments import read_arguments
 from experiments.claims import as_markdown as claims_as_markdown
 from experiments.claims import judge
@@ -39,12 +40,15 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("line", OTHERS)
-def test_every_other_command_is_there_and_takes_its_arguments(line: str) -> None:
+def test_every_other_command_is_there_and_takes_its_arguments(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command, *words = shlex.split(line, comments=True)
     assert importlib.util.find_spec(f"experiments.{command}")
     pairs = [word for word in words if "=" in word]
     if (CONF / f"{command}.yaml").is_file():
         read_arguments(command, words)
+    elif command == "speed":
+        monkeypatch.setattr("sys.argv", ["speed", *words])
+        speed.read_arguments()
     elif pairs:  # choices of a run
         test_every_run_command_composes(" ".join(pairs))
 

@@ -69,6 +69,8 @@ def _folders(arguments: DictConfig, downloads: Path) -> list[Path]:
     existing = [folder for folder in folders if folder.is_dir()]
     if not existing:
         raise RefusedError(f"results={list(arguments.results)}: none of these folders is there")
+    for folder in set(folders) - set(existing):
+        print(f"{folder} is not there: nothing is read from it", file=sys.stderr)
     return existing
 
 

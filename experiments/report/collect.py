@@ -11,6 +11,7 @@ from experiments.results import Measurement, Record, Result
 
 Cell = tuple[str, str, int]  # task, model, seed
 
+SWEEPS = "sweeps"  # folder of trials, which are no cells of a table
 METRICS = {  # without which a training has nothing to say, by the first part of its task's name
     "lra": ("test/accuracy",),
     "wikitext103": tuple(
@@ -28,10 +29,9 @@ ROW_KEYS = {  # the same for a measurement
 
 @dataclass
 class Collection:
-    """``records``, one a cell, with the file of each in ``paths``; ``left_out`` says why others are not among them."""
+    """``records``, one a cell; ``left_out`` says why others are not among them."""
 
     records: list[Record] = field(default_factory=list)
-    paths: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def of(self, task: str) -> list[Any]:
@@ -52,6 +52,8 @@ def collect(folders: Sequence[Path], scale: str) -> Collection:
     for folder in folders:
         here: dict[Cell, list[tuple[Path, Record]]] = {}
         for path in results.find(folder):
+            if SWEEPS in path.relative_to(folder).parts:
+                continue
             try:
                 record = results.read(path)
             except ValueError as error:
@@ -81,7 +83,6 @@ def collect(folders: Sequence[Path], scale: str) -> Collection:
             found.left_out.append(f"{path}: other data, backbone or length of training than the rest of {record.task}")
             continue
         found.records.append(record)
-        found.paths.append(path)
     return found
 
 
@@ -107,7 +108,7 @@ def _budget(result: Result) -> tuple[Any, ...]:
     train = result.config["train"]
     backbone = {key: value for key, value in result.config["backbone"].items() if key != "mlp_dim"}
     tokens = train["steps"] * train["batch_size"]
-    return tokens, str(result.dataset.get("fingerprint")), str(sorted(backbone.items())), train["steps"]
+    return tokens, str(sorted(result.dataset.items())), str(sorted(backbone.items())), train["steps"]
 
 
 def _budgets(records: Iterable[Record]) -> dict[str, tuple[Any, ...]]:

@@ -5,15 +5,18 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.claims import Verdict
+from experiments.config import CONF, IDENTITY, register_resolvers, resolved
 from experiments.report.collect import Collection
 from experiments.report.figures import Drawn
 from experiments.report.table import Table
@@ -39,21 +42,43 @@ def render(
 
 
 def command(record: Record) -> str:
-    """What runs ``record`` again: its choices, and every number of its training, whatever the scale's budget says."""
+    """What runs ``record`` again: its choices, and whatever in its config is not what they give today."""
     words = [f"task={record.task}", f"model={record.model}", f"scale={record.scale}", f"seed={record.seed}"]
-    for group in ("train", "backbone"):
-        values = record.config.get(group, {})
-        words += [f"{group}.{key}={_plain(value)}" for key, value in values.items()]
+    today = _today(record.task, record.model, record.scale)
+    for key, value in _leaves(record.config):
+        if key.startswith(IDENTITY) and key != "seed" and today.get(key, value) != value:
+            words.append(f"{key}={_plain(value)}")
     if record.task == "interpretability":
         checkpoint = record.execution["checkpoint"].replace("/", "/checkpoints/")
         words.append(f"checkpoint=runs/wikitext103/{record.model}/{checkpoint}")
     return shlex.join(["python", "-m", "experiments.run", *words])
 
 
+@cache
+def _today(task: str, model: str, scale: str) -> dict[str, Any]:
+    """The config of these choices, key by key; nothing if there are no such choices any more."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    register_resolvers()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return dict(_leaves(resolved(compose("config", [f"task={task}", f"model={model}", f"scale={scale}"]))))
+    except (HydraException, OmegaConfBaseException):
+        return {}
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 def _plain(value: Any) -> str:
-    return (
-        json.dumps(value, separators=(",", ":")) if isinstance(value, list | dict | bool | type(None)) else str(value)
-    )
+    """As the command line takes it."""
+    return str(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _png(drawn: Drawn) -> str:

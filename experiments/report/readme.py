@@ -23,5 +23,7 @@ def update(document: Path, texts: Mapping[str, str]) -> None:
         if name not in texts:
             raise RefusedError(f"{document} asks for {name}; there are {', '.join(texts)}")
         pattern = rf"<!-- report: {name} -->.*?<!-- end of {name} -->"
+        if not re.search(pattern, content, flags=re.DOTALL):
+            raise RefusedError(f"{document}: the block {name} has no end; write <!-- end of {name} --> behind it")
         content = re.sub(pattern, lambda _, name=name: block(name, texts[name]), content, flags=re.DOTALL)
     document.write_text(content)

@@ -43,6 +43,6 @@ def clear_winner(scores: Mapping[str, Scores], higher: bool) -> str | None:
             if not scores[best].keys() & others.keys():
                 return None
             difference, half_width, _ = paired_difference(scores[best], others)
-            if not abs(difference) > half_width:
+            if not (difference if higher else -difference) > half_width:
                 return None
     return best

@@ -252,7 +252,7 @@ def components(found: Collection, scale: str) -> Table:
         ],
         notes=[
             "Means over heads; in brackets what shuffled categories give. Last, the largest norm of the Jacobian of the"
-            " responsibilities at the text's queries or keys, and the local Lipschitz bound for inputs of their length."
+            " responsibilities at queries or keys of the first window, and the local Lipschitz bound among all of them."
         ],
     )
     results: list[Measurement] = found.of("interpretability")

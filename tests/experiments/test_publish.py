@@ -20,9 +20,13 @@ from experiments.results import Measurement, Result
 BLOCK = 32768
 
 
-def records_of(folder: Path) -> list[Any]:
-    """What an offline run has written: LevelDB's log format, behind a header of 7 bytes."""
-    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+def runs_of(folder: Path) -> list[list[Any]]:
+    """What each offline run in ``folder`` has written, oldest first."""
+    return [read(file) for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))]
+
+
+def read(file: Path) -> list[Any]:
+    """Records in LevelDB's log format, behind a header of 7 bytes."""
     content, place, parts, found = file.read_bytes(), 7, b"", []
     while place + 7 <= len(content):
         if BLOCK - place % BLOCK < 7:  # no room for a chunk's header: the rest of the block is padding
@@ -35,6 +39,11 @@ def records_of(folder: Path) -> list[Any]:
             found.append(wandb_internal_pb2.Record.FromString(parts))
             parts = b""
     return found
+
+
+def artifacts_of(records: list[Any]) -> list[Any]:
+    asked = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
+    return asked + [r.artifact for r in records if r.HasField("artifact")]
 
 
 def history_of(records: list[Any]) -> dict[str, Any]:
@@ -76,7 +85,7 @@ PNG = bytes.fromhex(
 def test_results_are_logged_whole_and_once(runs: Callable[[], Path]) -> None:
     folder = runs()
     assert publish(arguments(folder)) == (2, 0)
-    trained, measured = (records_of(folder / name) for name in ("trained", "measured"))
+    (trained,), (measured,) = (runs_of(folder / name) for name in ("trained", "measured"))
     assert history_of(trained)["test/accuracy"] == history_of(trained)["last/test/accuracy"] == 0.25
     (run,) = (record.run for record in trained if record.HasField("run"))
     assert (run.run_id, run.run_group, list(run.tags)) == ("lra-text-gma-a", "lra/text/gma", ["lra/text", "gma", "cpu"])
@@ -88,12 +97,18 @@ def test_results_are_logged_whole_and_once(runs: Callable[[], Path]) -> None:
     assert content["columns"] == ["length", "time", "refused"]
     assert content["data"] == [[8, 1.0, None], [16, None, "too long"]]
     for records in (trained, measured):
-        artifacts = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")]
-        artifacts += [r.artifact for r in records if r.HasField("artifact")]
-        assert [(a.type, [e.path for e in a.manifest.contents]) for a in artifacts if a.type == "result"] == [
-            ("result", ["result.json"])
-        ]
+        (artifact,) = (a for a in artifacts_of(records) if a.type == "result")
+        assert [entry.path for entry in artifact.manifest.contents] == ["result.json"]
     assert publish(arguments(folder)) == (0, 2)
+    (folder / "trained" / "checkpoints").mkdir()
+    (folder / "trained" / "checkpoints" / "best.ckpt").write_text("weights")
+    assert publish(arguments(folder, checkpoints=True)) == (2, 0)  # only what is new goes
+    assert publish(arguments(folder, checkpoints=True)) == publish(arguments(folder)) == (0, 2)
+    models = [
+        [(a.type, [e.path for e in a.manifest.contents]) for a in artifacts_of(run)]
+        for run in runs_of(folder / "trained")
+    ]
+    assert models == [[("result", ["result.json"])], [("model", ["best.ckpt"])]]
     assert publish(arguments(folder, project="other")) == (2, 0)
 
 

@@ -2,15 +2,19 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from experiments.claims import judge
+from experiments.config import CONF, config_hash, register_resolvers, resolved
 from experiments.report import figures, page, readme
 from experiments.report.collect import Collection, collect
 from experiments.report.statistics import clear_winner, paired_difference, spread
@@ -81,6 +85,7 @@ def test_what_does_not_count_is_named_and_the_rest_reported(lra: Make, tmp_path:
         lra("linear_transformer", 0, 0.5, finished_at="1"),
         lra("linear_transformer", 0, 0.6, finished_at="2"),  # the same run, later
     )
+    write(tmp_path / "sweeps", lra("sdpa", 0, 0.9, config_hash="trial"))  # no cell of a table, and nothing to name
     (folder / "cut").mkdir()
     (folder / "cut" / "result.json").write_text((folder / "0" / "result.json").read_text()[:200])
     (folder / "old").mkdir()
@@ -120,6 +125,8 @@ def test_a_difference_is_paired_by_seed_and_only_a_clear_one_wins() -> None:
     assert clear_winner({"a": {0: 0.9}, "b": {0: 0.1}}, higher=True) is None  # one seed says nothing
     assert clear_winner(clear | {"c": {0: 0.2, 1: 0.99, 2: 0.9}}, higher=True) is None
     assert clear_winner({"a": {0: 0.9}}, higher=True) is None
+    more_seeds = {"a": {0: 0.5, 1: 0.5, 2: 0.9}, "b": {0: 0.6, 1: 0.6}}  # b is better in every seed that both have
+    assert clear_winner(more_seeds, higher=True) is None
 
 
 def test_the_lra_table_has_floors_published_rows_and_the_commands_of_empty_places(lra: Make) -> None:
@@ -173,6 +180,20 @@ def test_results_are_untrusted_text(lra: Make) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
+def test_the_command_of_a_run_gives_its_config_again() -> None:
+    register_resolvers()
+    overrides = ["task=lra/image", "model=gma", "scale=smoke", "seed=3", "model.temperature=1", "train.steps=7"]
+    overrides += ["task.data.pixels=continuous", "train.betas=[0.8,0.9]", "trainer.precision=64-true"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", overrides)
+    result = SimpleNamespace(task="lra/image", model="gma", scale="smoke", seed=3, config=resolved(cfg))
+    words = shlex.split(page.command(result))
+    assert words[:3] == ["python", "-m", "experiments.run"]
+    assert len(words) == 3 + len(overrides)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert config_hash(compose("config", words[3:])) == config_hash(cfg)
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_fits_its_window_and_shows_every_figure(tmp_path: Path, width: int) -> None:
@@ -215,6 +236,8 @@ def test_the_command_writes_every_form_and_renews_a_document(tmp_path: Path) -> 
     ("argument", "complaint"),
     [
         ("results=[nowhere]", "none of these folders is there"),
+        ("results=nowhere", r"results=['nowhere']: none of these folders is there"),
+        ("results=[runs", "results=[runs cannot be read"),
         ("source=hub", "source=hub is not known; allowed: files, wandb"),
         ("scales=cpu", "scales=cpu is not known; allowed: source=, results="),
         ("scale=paper", "no result of scale paper"),

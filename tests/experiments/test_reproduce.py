@@ -47,6 +47,12 @@ def test_the_plan_has_every_cell_and_says_why_one_cannot_be(arguments: DictConfi
     assert "GMA_DATA_DIR" in reasons["wikitext103"]
 
 
+def test_a_model_without_the_form_of_a_task_is_not_to_do(arguments: DictConfig, data_dir: Path) -> None:
+    arguments.only, arguments.models = "table3", ["linformer"]
+    arguments.overrides = [*arguments.overrides, f"data_dir={data_dir}"]
+    assert {cell.state for cell in plan(arguments)} == {IMPOSSIBLE}
+
+
 def test_a_lot_is_one_multirun_and_leaves_out_what_is_done(arguments: DictConfig) -> None:
     arguments.only, arguments.launcher = "table2", "submitit_slurm"
     first = next(c for c in plan(arguments) if c.task == "lra/pathfinder")

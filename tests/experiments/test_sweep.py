@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import sqlite3
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def test_every_sweep_names_keys_and_values_that_a_run_takes(arguments: DictConfi
     for study in studies(arguments):
         for end in (0, -1):
             values = {key: (a.get("choices") or [a["low"], a["high"]])[end] for key, a in study.space.items()}
-            cfg = _compose(study, suggest(optuna.trial.FixedTrial(values), study.space))
+            cfg = _compose(study.choices, suggest(optuna.trial.FixedTrial(values), study.space))
             assert {key: OmegaConf.select(cfg, key) for key in study.space} == values
             instantiate(cfg.model)(cfg.backbone.dim)
 
@@ -48,7 +49,7 @@ def test_a_study_ends_with_a_config_that_runs_history_and_importance(arguments: 
     content = json.loads((study.folder / "trials.json").read_text())
     assert [row["trial"] for row in content["trials"]] == [0, 1, 2]
     for row in content["trials"]:
-        result = json.loads((tmp_path / "runs" / row["run"] / "result.json").read_text())
+        result = json.loads((study.folder / "trials" / row["run"] / "result.json").read_text())
         assert result["config"]["train"]["learning_rate"] == row["train.learning_rate"]
         assert result["metrics"]["val/accuracy"] == row["value"]
     assert opened.best_value == max(row["value"] for row in content["trials"])
@@ -68,30 +69,38 @@ def test_a_study_ends_with_a_config_that_runs_history_and_importance(arguments: 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_the_trial_of_a_killed_process_is_taken_up_with_its_values(arguments: DictConfig) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_trial_of_a_killed_process_is_taken_up_with_its_values(arguments: DictConfig, elsewhere: bool) -> None:
     arguments.trials, arguments.overrides = 2, [*arguments.overrides, "train.steps=4"]
     (study,) = studies(arguments)
     abandoned = study.open().ask()
     values = suggest(abandoned, study.space)
-    with sqlite3.connect(study.folder / "study.db") as database:  # no sign of life for an hour
-        database.execute(
-            "insert into trial_heartbeats (trial_id, heartbeat) values (?, datetime('now', '-1 hour'))",
-            (abandoned._trial_id,),
-        )
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    abandoned.set_user_attr("worker", f"{'elsewhere' if elsewhere else platform.node()} {gone.pid}")
+    if elsewhere:
+        with sqlite3.connect(study.folder / "study.db") as database:  # no sign of life for an hour
+            database.execute(
+                "insert into trial_heartbeats (trial_id, heartbeat) values (?, datetime('now', '-1 hour'))",
+                (abandoned._trial_id,),
+            )
     first, *others = search(study).trials
     assert first.state.name == "FAIL"
     assert [t.params == values for t in others] == [True, False]  # the second draws something else
     assert [t.state.name for t in others] == ["COMPLETE"] * 2
 
 
-def test_helpers_do_not_draw_what_another_draws(arguments: DictConfig) -> None:
-    drawn = set()
-    for seed in (0, 1000):
-        arguments.seed = seed
-        (study,) = studies(arguments)
-        drawn.add(study.open().ask().suggest_float("x", 0, 1))
-        drawn.add(study.open().ask().suggest_float("x", 0, 1))
-    assert len(drawn) == 4
+def test_workers_do_not_draw_what_another_draws(arguments: DictConfig) -> None:
+    (study,) = studies(arguments)
+    one, other = study.open(), study.open()
+    assert len({opened.ask().suggest_float("x", 0, 1) for opened in (one, other)}) == 2
+
+
+def test_other_choices_are_another_study(arguments: DictConfig) -> None:
+    (one,) = studies(arguments)
+    arguments.overrides = [*arguments.overrides, "train.steps=4"]
+    (other,) = studies(arguments)
+    assert one.name != other.name
 
 
 @pytest.mark.parametrize(
