@@ -124,7 +124,9 @@ def search(study: Study) -> optuna.Study:
     opened, module = study.open(), _module(study)
     _take_over(opened)
     while True:
-        optuna.storages.fail_stale_trials(opened)  # of other machines; they come back as waiting
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            optuna.storages.fail_stale_trials(opened)  # of other machines; they come back as waiting
         if (begun := _count(opened, *FINISHED, TrialState.RUNNING)) >= study.trials:
             return opened
         print(f"\n=== {study.name}: trial {begun + 1} of {study.trials}{_so_far(opened, module.monitor)}", flush=True)
