@@ -1,8 +1,11 @@
 """``python -m experiments.publish``: finished results to Weights & Biases, once and only once each."""
 
+import hashlib
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 from rich.progress import track
@@ -14,7 +17,7 @@ from experiments.errors import RefusedError
 HELP = """Log finished results to Weights & Biases: numbers, tables, figures, and the result files as artifacts.
 
   python -m experiments.publish
-  python -m experiments.publish results=[runs] project=gma entity=my-team checkpoints=true
+  python -m experiments.publish results=[runs] project=gma entity=my-team checkpoints=true tables=cpu
 
 What a run has logged itself, or this command before, is not logged again. Offline where no API key is set: then
 wandb sync uploads it. Keys, and what each is unless set:
@@ -69,15 +72,50 @@ def publish(arguments: DictConfig) -> tuple[int, int]:
     return logged, known
 
 
+def publish_tables(arguments: DictConfig) -> bool:
+    """Log the report's tables and figures of one scale; false if the same have been logged already."""
+    import wandb
+
+    from experiments.report import figures, tables
+    from experiments.report.collect import collect
+
+    folders = [Path(folder).expanduser() for folder in arguments.results]
+    found = collect(folders, arguments.tables)
+    if not found.records:
+        raise RefusedError(f"tables={arguments.tables}: there is no result of that scale")
+    for reason in found.left_out:
+        print(f"left out: {reason}", file=sys.stderr)
+    made = tables.all_tables(found, arguments.tables)
+    text = "".join(table.markdown() for table in made)
+    noted = folders[0] / f"report-{arguments.tables}.published.json"
+    this = {"project": arguments.project, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    if noted.is_file() and json.loads(noted.read_text()) == this:
+        return False
+    content: dict[str, Any] = {
+        table.name: wandb.Table(columns=table.columns, data=[[entry.text for entry in row] for row in table.rows])
+        for table in made
+        if table.rows
+    }
+    name = f"report-{arguments.tables}"
+    with wandb.init(
+        project=arguments.project, entity=arguments.entity, dir=str(folders[0]), id=name, name=name, resume="allow"
+    ) as run:
+        content |= {drawn.name: wandb.Image(drawn.figure) for drawn in figures.all_figures(found)}
+        run.log(content)
+    noted.write_text(json.dumps(this) + "\n")
+    return True
+
+
 def publish_and_say(arguments: DictConfig) -> None:
     """The same, with its numbers printed."""
     import wandb
 
     try:
         logged, known = publish(arguments)
+        news = arguments.tables is not None and publish_tables(arguments)
     except wandb.errors.Error as error:
         raise RefusedError(f"W&B does not take the results: {error}") from error
-    print(f"{logged} results logged, {known} had been already")
+    print(f"{logged} results logged, {known} had been already{'; tables and figures logged' if news else ''}")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from wandb.proto import wandb_internal_pb2
 
 from experiments.errors import RefusedError
-from experiments.publish import publish
+from experiments.publish import publish, publish_tables
 from experiments.report.wandb_source import download
 from experiments.results import Measurement, Result
 
@@ -52,7 +52,8 @@ def history_of(records: list[Any]) -> dict[str, Any]:
 
 
 def arguments(folder: Path, **values: object) -> Any:
-    return OmegaConf.create({"results": [str(folder)], "project": "gma", "entity": None, "checkpoints": False} | values)
+    defaults = {"project": "gma", "entity": None, "checkpoints": False, "tables": None}
+    return OmegaConf.create({"results": [str(folder)]} | defaults | values)
 
 
 @pytest.fixture
@@ -110,6 +111,23 @@ def test_results_are_logged_whole_and_once(runs: Callable[[], Path]) -> None:
     ]
     assert models == [[("result", ["result.json"])], [("model", ["best.ckpt"])]]
     assert publish(arguments(folder, project="other")) == (2, 0)
+
+
+def test_the_tables_and_figures_of_a_scale_are_logged_once(runs: Callable[[], Path]) -> None:
+    folder = runs()
+    (folder / "measured" / "result.json").unlink()
+    asked = arguments(folder, tables="cpu")
+    assert publish_tables(asked)
+    (records,) = runs_of(folder)
+    history = history_of(records)
+    assert history["table2_lra/_type"] == "table-file"
+    assert history["lra/_type"] == "image-file"
+    (file,) = folder.glob("wandb/**/table2_lra*.table.json")
+    content = json.loads(file.read_text())
+    assert content["data"][0][:3] == ["`gma`", "missing", "0.2500 (1)"]
+    assert not publish_tables(asked)
+    with pytest.raises(RefusedError, match="tables=paper: there is no result of that scale"):
+        publish_tables(arguments(folder, tables="paper"))
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
