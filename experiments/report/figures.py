@@ -1,7 +1,9 @@
 """Figures from results alone: growth with the length, accuracies, perplexities, components."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,12 +32,17 @@ class Drawn:
     caption: str
     figure: Figure
 
-    def write(self, folder: Path) -> list[Path]:
+    @cached_property
+    def png(self) -> bytes:
+        """The picture, drawn once for its file and for the page."""
+        picture = io.BytesIO()
+        self.figure.savefig(picture, format="png", dpi=120)
+        return picture.getvalue()
+
+    def write(self, folder: Path) -> None:
         """As PNG and PDF."""
-        paths = [folder / f"{self.name}.{kind}" for kind in ("png", "pdf")]
-        for path in paths:
-            self.figure.savefig(path, dpi=150)
-        return paths
+        (folder / f"{self.name}.png").write_bytes(self.png)
+        self.figure.savefig(folder / f"{self.name}.pdf")
 
 
 def all_figures(found: Collection) -> list[Drawn]:

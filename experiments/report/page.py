@@ -1,7 +1,6 @@
 """One self-contained HTML file: claims, tables, figures, and of every run what it was. Results are untrusted text."""
 
 import base64
-import io
 import json
 import re
 import shlex
@@ -35,7 +34,7 @@ def render(
         scale=scale,
         verdicts=verdicts,
         tables=tables,
-        figures=[{"caption": figure.caption, "png": _png(figure)} for figure in figures],
+        figures=[{"caption": figure.caption, "png": base64.b64encode(figure.png).decode()} for figure in figures],
         left_out=found.left_out,
         runs=[asdict(record) | {"command": command(record)} for record in found.records],
     )
@@ -79,12 +78,6 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def _plain(value: Any) -> str:
     """As the command line takes it."""
     return str(value) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
-def _png(drawn: Drawn) -> str:
-    picture = io.BytesIO()
-    drawn.figure.savefig(picture, format="png", dpi=150)
-    return base64.b64encode(picture.getvalue()).decode()
 
 
 def _code(text: str) -> Markup:
