@@ -96,7 +96,7 @@ def decoding(found: Collection, scale: str) -> Table:
         "table1_decoding",
         f"Table 1, decoding: milliseconds a token, and numbers carried, after a context (scale {scale})",
         ["model", *(f"{context:,} tokens" for context in contexts)],
-        notes=["One layer, one sequence batch of the task's size, median of turns."],
+        notes=["One layer, one sequence, median of turns."],
     )
     for result in _ordered(found.of("memory_scaling")):
         rows = {row["length"]: row for row in result.rows if row["form"] == "decoding"}
@@ -267,7 +267,7 @@ def components(found: Collection, scale: str) -> Table:
                 f"{mean(row['dead_share'] for row in rows):.0%}",
                 f"{mean(row['entropy'] for row in rows):.2f}",
                 *(" ".join(_beside_chance(rows, name)) for name in MEASURES),
-                " ".join(f"{max(row[name] for row in rows):.2f}" for name in ("lipschitz", "lipschitz_bound")),
+                "{:.2f} ({:.2f})".format(*(max(row[k] for row in rows) for k in ("lipschitz", "lipschitz_bound"))),
             )
         table.values += [{"model": result.model, "seed": result.seed} | row for row in result.flat_rows()]
     if not results:
