@@ -96,7 +96,7 @@ def decoding(found: Collection, scale: str) -> Table:
         "table1_decoding",
         f"Table 1, decoding: milliseconds a token, and numbers carried, after a context (scale {scale})",
         ["model", *(f"{context:,} tokens" for context in contexts)],
-        notes=["One layer, one sequence, median of turns."],
+        notes=["One layer, a batch of `task.batch_size`, median of turns."],
     )
     for result in _ordered(found.of("memory_scaling")):
         rows = {row["length"]: row for row in result.rows if row["form"] == "decoding"}
