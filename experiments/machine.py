@@ -50,7 +50,8 @@ def forget_peak_memory(gpu: bool) -> None:
     import torch
 
     if gpu:
-        torch.cuda.reset_peak_memory_stats()
+        if torch.cuda.is_available():  # else the trainer says what is missing
+            torch.cuda.reset_peak_memory_stats()
         return
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)  # what that run has freed

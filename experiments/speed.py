@@ -142,7 +142,7 @@ def measure(length: int, arguments: argparse.Namespace) -> dict[str, list[float]
 
 def spread(values: list[float]) -> tuple[float, float, float]:
     """Median, first quartile, third quartile."""
-    low, _, high = quantiles(values, n=4)
+    low, _, high = quantiles(values, n=4, method="inclusive")
     return median(values), low, high
 
 
