@@ -2,6 +2,7 @@
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ WANDB_TYPE = "result"  # of the artifact that holds it at W&B
 
 
 @dataclass(kw_only=True)
-class Record:
+class Record(ABC):
     """What every finished run says of itself.
 
     Attributes:
@@ -44,9 +45,9 @@ class Record:
     finished_at: str
     schema: int = field(default=SCHEMA)
 
+    @abstractmethod
     def numbers(self) -> dict[str, float]:
         """What a logger plots."""
-        raise NotImplementedError
 
     def write(self, folder: Path) -> Path:
         """Write ``result.json`` into ``folder``, whole or not at all."""
