@@ -7,3 +7,7 @@ class RefusedError(Exception):
 
 class NonFiniteLossError(Exception):
     """The loss became NaN or infinite; names the step, its rows and the last good checkpoint."""
+
+
+class JobFailedError(RuntimeError):
+    """A job that ran in a process of its own did not finish: its exit status, and why."""

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments import machine
 from experiments.config import explain, refusing, register_resolvers, run_name
-from experiments.errors import NonFiniteLossError, RefusedError
+from experiments.errors import JobFailedError, NonFiniteLossError, RefusedError
 
 RUNNERS = {  # what runs a kind of task
     "classification": "experiments.training",
@@ -29,8 +29,9 @@ RUNNERS = {  # what runs a kind of task
 }
 
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
-# Hydra adds no words of its own.
+# Hydra adds no words of its own. A job that a launcher has sent to another process raises: the command hears of it there.
 _failures: list[tuple[int, str]] = []
+_command_process = 0  # the process that was started as the command
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -53,6 +54,8 @@ def _run(cfg: DictConfig) -> None:
                 raise
             traceback.print_exc()  # the other jobs go on; this one is named again at the end
             _failures.append((1, f"{cell}{type(error).__name__}: {error}"))
+    if _failures and os.getpid() != _command_process:
+        raise JobFailedError(*_failures.pop())
 
 
 def _finish(cfg: DictConfig, run_id: str, folder: Path) -> None:
@@ -117,12 +120,16 @@ def _as_single_job(overrides: Sequence[str]) -> Iterator[None]:
 
 def main() -> None:
     """The command. A request that can't be run ends in one line and status 2, a training gone wrong in status 1."""
+    global _command_process
+    _command_process = os.getpid()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors of composition reach the handler below
     register_resolvers()
     try:
         _run()
     except (HydraException, OmegaConfBaseException) as error:
         _failures.append((2, explain(error, sys.argv[1:])))
+    except JobFailedError as error:
+        _failures.append(error.args)
     except KeyboardInterrupt:
         _failures.append((130, "interrupted; nothing half-written is left"))
     for _, message in _failures:

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # before anything asks for threads: workers that share cores spin on them
+    cores = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores))
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", WANDB_MODE="offline", WANDB_SILENT="true")
 
 

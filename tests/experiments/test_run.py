@@ -148,8 +148,9 @@ def test_a_multirun_gives_each_cell_its_folder(command: list[str], tmp_path: Pat
         assert len(list(path.parent.glob("wandb/offline-run-*"))) == 1
 
 
-def test_a_multirun_goes_on_after_a_cell_that_cannot_run(command: list[str], tmp_path: Path) -> None:
-    places = ["logger=none", f"hydra.sweep.dir={tmp_path}", "train.steps=2"]
+@pytest.mark.parametrize("launcher", ["basic", "submitit_local"])  # the second: a process each, as SLURM's
+def test_a_multirun_goes_on_after_a_cell_that_cannot_run(launcher: str, command: list[str], tmp_path: Path) -> None:
+    places = ["logger=none", f"hydra.sweep.dir={tmp_path}", "train.steps=2", f"hydra/launcher={launcher}"]
     status, _, err = run(["-m", *command, *places, "backbone.num_heads=5,2"])
     assert status == 2
     assert re.match(r"error: .*backbone.num_heads=5: num_heads=5 is not allowed", err.splitlines()[-1])
