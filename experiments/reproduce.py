@@ -1,8 +1,10 @@
 """``python -m experiments.reproduce``: what is missing of Tables 1-4, run one after the other, then the report."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,7 @@ class Cell:
     Attributes:
         table, task, model, seed: which. state: done, to do, or impossible here; reason: why, in the last case.
         hours: that it will take, judging by results of the same task, model and scale; ``None`` without any.
-        extra: arguments that only this cell has.
+        place: of its result file, where it is known beforehand. extra: arguments that only this cell has.
     """
 
     table: str
@@ -51,6 +53,7 @@ class Cell:
     state: str
     reason: str = ""
     hours: float | None = None
+    place: Path | None = None
     extra: tuple[str, ...] = ()
 
 
@@ -75,9 +78,10 @@ def plan(arguments: DictConfig) -> list[Cell]:
                 lacking = _lacking(task, cfg) if lacking is None else lacking
                 reason = lacking or _refused(cfg)
                 for seed in seeds:
-                    state = DONE if _result(arguments, cfg, model, seed).is_file() else IMPOSSIBLE if reason else TO_DO
+                    place = _result(arguments, cfg, model, seed)
+                    state = DONE if place.is_file() else IMPOSSIBLE if reason else TO_DO
                     told = reason if state == IMPOSSIBLE else ""
-                    cells.append(Cell(table, task, model, seed, state, told, past.get((task, model))))
+                    cells.append(Cell(table, task, model, seed, state, told, past.get((task, model)), place))
     return cells
 
 
@@ -226,6 +230,24 @@ def _hours(cells: Iterable[Cell]) -> float | None:
     return sum(known) if known else None
 
 
+def _watch(words: Sequence[str], lot: Sequence[Cell], before: int, total: int) -> int:
+    """Run a lot, say after each of its cells how many of all there are, and return its exit status."""
+    process, shown = subprocess.Popen(words), 0
+    try:
+        while process.poll() is None:
+            time.sleep(1.0)
+            done = sum(cell.place is not None and cell.place.is_file() for cell in lot)
+            if done > shown:
+                print(f"\n=== {before + done} of {total} cells", flush=True)
+                shown = done
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)  # at a terminal it has been interrupted, too, and ends by itself
+        process.terminate()
+        raise
+    return process.returncode
+
+
 def run(arguments: DictConfig) -> int:
     """Run the plan and make the report; 1 if a possible cell is still missing or there is no report, else 0."""
     cells = plan(arguments)
@@ -240,8 +262,7 @@ def run(arguments: DictConfig) -> int:
         models = ", ".join(dict.fromkeys(cell.model for cell in lot))
         which = f"cells {finished + 1} to {finished + len(lot)} of {total}"
         print(f"\n=== {which}: {lot[0].task}, {models}{remaining}", flush=True)
-        status = subprocess.run(command(arguments, lot)).returncode
-        if status == 130:
+        if _watch(command(arguments, lot), lot, finished, total) == 130:
             raise KeyboardInterrupt
         finished += len(lot)
     missing = [cell for cell in plan(arguments) if cell.state == TO_DO]

@@ -29,7 +29,7 @@ RUNNERS = {  # what runs a kind of task
 }
 
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
-# Hydra adds no words of its own. A job that a launcher has sent to another process raises: the command hears of it there.
+# Hydra adds no words of its own. A job that a launcher has sent to another process raises, so that the command hears.
 _failures: list[tuple[int, str]] = []
 _command_process = 0  # the process that was started as the command
 

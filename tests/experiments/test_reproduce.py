@@ -1,6 +1,7 @@
 """One command for the whole paper: its plan, what it skips, and what is left after a kill."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,6 +103,7 @@ def test_a_killed_reproduction_goes_on_and_ends_in_the_report(arguments: DictCon
     done = subprocess.run(start, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "lra/text: " in done.stdout  # why it cannot be had
+    assert re.search(r"=== \d of \d cells", done.stdout)
     assert len(list(runs.rglob("result.json"))) == 4  # listops and pathfinder, gma and sdpa
     assert {path: path.stat().st_mtime_ns for path in finished} == before
     assert (output / "index.html").is_file()
