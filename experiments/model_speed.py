@@ -7,14 +7,13 @@ Shapes: B batch, N tokens.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from experiments import machine
 from experiments.config import CONF, register_resolvers
-from experiments.speed import shown, spread
+from experiments.speed import save, shown, spread
 
 MODELS = ("sdpa", "gma", "linear_transformer", "performer", "mamba")
 
@@ -47,10 +46,7 @@ def main() -> None:
             lines.append(line)
             rate, ratio = shown(line["tokens_per_second"], 0), shown(line["over_sdpa"], 2)
             print(f"N {length:>6}  {name:<19} {rate} tokens/s   over sdpa {ratio}", flush=True)
-    if arguments.output:
-        provenance = {"git": machine.git_state(), "versions": machine.versions(), "machine": about}
-        content = {"malloc_thresholds_raised": raised, "lines": lines, "override": arguments.override} | provenance
-        arguments.output.write_text(json.dumps(content, indent=1) + "\n")
+    save(arguments, raised, lines)
 
 
 def measure(overrides: list[str], length: int, batch: int, turns: int) -> dict[str, list[float]]:

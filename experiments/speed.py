@@ -50,11 +50,7 @@ def main() -> None:
                 f" {shown(line['over_sdpa'], 2)}   of gma {shown(line['of_gma'], 2)}",
                 flush=True,
             )
-    if arguments.output:
-        settings = {key: value for key, value in vars(arguments).items() if key != "output"}
-        provenance = {"git": machine.git_state(), "versions": machine.versions(), "machine": about}
-        content = {"settings": settings, "malloc_thresholds_raised": raised, "lines": lines} | provenance
-        arguments.output.write_text(json.dumps(content, indent=1) + "\n")
+    save(arguments, raised, lines)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -144,6 +140,15 @@ def spread(values: list[float]) -> tuple[float, float, float]:
     """Median, first quartile, third quartile."""
     low, _, high = quantiles(values, n=4, method="inclusive")
     return median(values), low, high
+
+
+def save(arguments: argparse.Namespace, malloc_thresholds_raised: bool, lines: list[dict[str, Any]]) -> None:
+    """Write what was asked, what came out, and on what, to ``arguments.output``, if there is one."""
+    if arguments.output:
+        settings = {key: value for key, value in vars(arguments).items() if key != "output"}
+        content = {"settings": settings, "malloc_thresholds_raised": malloc_thresholds_raised, "lines": lines}
+        content |= {"git": machine.git_state(), "versions": machine.versions(), "machine": machine.describe()}
+        arguments.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def shown(values: Any, digits: int) -> str:
