@@ -31,6 +31,7 @@ RUNNERS = {  # what runs a kind of task
 # What each job that could not finish said, with its exit status. Collected rather than raised: a multirun goes on, and
 # Hydra adds no words of its own. A job that a launcher has sent to another process raises, so that the command hears.
 _failures: list[tuple[int, str]] = []
+_trained: list[Any] = []  # results, of which a multirun shows all at its end
 _command_process = 0  # the process that was started as the command
 
 
@@ -77,8 +78,11 @@ def _finish(cfg: DictConfig, run_id: str, folder: Path) -> None:
         finally:
             loggers.finish()
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        shown_by = summary if isinstance(result, results.Result) else importlib.import_module(RUNNERS[cfg.task.kind])
-        shown_by.show(result, folder)
+        if isinstance(result, results.Result):
+            summary.show(result, folder)
+            _trained.append(result)
+        else:
+            importlib.import_module(RUNNERS[cfg.task.kind]).show(result, folder)
 
 
 def _compare_data(cfg: DictConfig, result: Any) -> None:
@@ -132,6 +136,8 @@ def main() -> None:
         _failures.append(error.args)
     except KeyboardInterrupt:
         _failures.append((130, "interrupted; nothing half-written is left"))
+    if len(_trained) > 1:
+        importlib.import_module("experiments.summary").show_together(_trained)
     for _, message in _failures:
         print(f"error: {message}", file=sys.stderr)
     sys.exit(max((status for status, _ in _failures), default=0))

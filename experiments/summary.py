@@ -1,5 +1,6 @@
 """What a finished run says on the terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -27,3 +28,18 @@ def show(result: Result, folder: Path) -> None:
         f" {result.execution['precision']} on {result.execution['devices']} device(s)"
     )
     console.print(f"{folder / 'result.json'}", soft_wrap=True, highlight=False)
+
+
+def show_together(several: Sequence[Result]) -> None:
+    """Print one line a run of a multirun: its score on the test split."""
+    table = Table("task", "model", "seed", "score", title="all runs", title_justify="left")
+    for heading in ("best checkpoint", "last checkpoint", "floors", "minutes"):
+        table.add_column(heading, justify="right")
+    for result in several:
+        name = next(name for name in result.metrics if name.startswith("test/") and name != "test/loss")
+        floors = ", ".join(f"{value:.4f}" for value in result.floors.values())
+        scores = (f"{result.metrics[name]:.4f}", f"{result.metrics_last[name]:.4f}")
+        table.add_row(
+            result.task, result.model, str(result.seed), name, *scores, floors, f"{result.wall_seconds / 60:.1f}"
+        )
+    Console().print(table)

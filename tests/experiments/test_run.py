@@ -134,10 +134,12 @@ def test_two_processes_train_as_one_and_leave_one_run(command: list[str], tmp_pa
 
 
 def test_a_multirun_gives_each_cell_its_folder(command: list[str], tmp_path: Path) -> None:
-    status, _, err = run(
+    status, out, err = run(
         ["-m", *command, "logger=wandb", "model=gma,sdpa", "seed=0,1", f"hydra.sweep.dir={tmp_path}", "train.steps=2"]
     )
     assert status == 0, err
+    together = out.rsplit("all runs", 1)[1]
+    assert together.count("lra/listops") == 4
     cells = {
         (r["model"], r["seed"]): path for path in tmp_path.rglob("result.json") for r in [json.loads(path.read_text())]
     }
