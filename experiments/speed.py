@@ -27,8 +27,8 @@ def main() -> None:
     arguments = read_arguments()
     raised = machine.raise_malloc_thresholds()
     about = machine.describe()
-    print(f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']},", end=" ")
-    print(f"{arguments.dtype},", end=" ")
+    place = f"{about['cpu']}, {about['threads']} threads" if arguments.device == "cpu" else about["gpus"][0]
+    print(f"{place}, torch {machine.versions()['torch']}, {arguments.dtype},", end=" ")
     print(f"malloc thresholds {'raised' if raised else 'as they were'};", end=" ")
     route = arguments.route or arguments.width
     print(f"B {arguments.batch}, H {arguments.heads}, K = D = {arguments.width}, R = {route}")
@@ -61,6 +61,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=8, help="H (default: 8)")
     parser.add_argument("--width", type=int, default=64, help="K = D (default: 64)")
     parser.add_argument("--route", type=int, help="R (default: as --width)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--turns", type=int, default=12, help="counted turns a contender and length (default: 12)")
     slow = f"also the equations as written and performer-pytorch, up to N = {SLOW_UP_TO}"
@@ -74,6 +75,8 @@ def read_arguments() -> argparse.Namespace:
         parser.error("--route must be at least 1")
     if min(arguments.lengths) < 1 or arguments.turns < 2:
         parser.error("--lengths must be at least 1, --turns at least 2")
+    if arguments.device == "cuda" and not machine.uses_gpu("auto"):
+        parser.error("--device cuda needs a GPU that PyTorch can use; there is none here")
     return arguments
 
 
@@ -86,6 +89,7 @@ def contenders(length: int, arguments: argparse.Namespace) -> tuple[dict[str, Mi
     from gma.ops import memory, reference
 
     mixture = GaussianMixture(arguments.heads, arguments.width, arguments.route or arguments.width)
+    mixture.to(arguments.device)
 
     def gma(q: Any, k: Any, v: Any) -> Any:
         return memory.causal_mix(mixture(q), mixture(k), v)
@@ -106,7 +110,9 @@ def contenders(length: int, arguments: argparse.Namespace) -> tuple[dict[str, Mi
         with contextlib.suppress(ImportError), contextlib.redirect_stdout(io.StringIO()):  # it says: no CUDA
             from performer_pytorch import FastAttention
 
-            found["performer-pytorch"] = FastAttention(arguments.width, arguments.width, causal=True)
+            found["performer-pytorch"] = FastAttention(arguments.width, arguments.width, causal=True).to(
+                arguments.device
+            )
     return found, mixture
 
 
@@ -114,21 +120,24 @@ def measure(length: int, arguments: argparse.Namespace) -> dict[str, list[float]
     """Seconds of every counted turn of each contender at one length. Only GMA's queries and keys have the width R."""
     import torch
 
-    dtype = getattr(torch, arguments.dtype)
+    settings: dict[str, Any] = {"dtype": getattr(torch, arguments.dtype), "device": arguments.device}
+    wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     mixes, mixture = contenders(length, arguments)
     widths = {"route": arguments.route or arguments.width, "value": arguments.width}
     shape = (arguments.batch, arguments.heads, length)
     narrow, wide = (
-        [torch.randn(*shape, widths[kind], dtype=dtype, requires_grad=True) for _ in range(2)] for kind in widths
+        [torch.randn(*shape, widths[kind], requires_grad=True, **settings) for _ in range(2)] for kind in widths
     )
-    values = torch.randn(*shape, arguments.width, dtype=dtype, requires_grad=True)
-    gradient = torch.randn(*shape, arguments.width, dtype=dtype)
+    values = torch.randn(*shape, arguments.width, requires_grad=True, **settings)
+    gradient = torch.randn(*shape, arguments.width, **settings)
     times: dict[str, list[float]] = {name: [] for name in mixes}
     for turn in range(2 + arguments.turns):
         for name, mix in mixes.items():
             queries, keys = narrow if name.startswith(("gma", "literal")) else wide
+            wait()
             start = time.perf_counter()
             torch.autograd.backward(mix(queries, keys, values), gradient)
+            wait()
             if turn >= 2:
                 times[name].append(time.perf_counter() - start)
             for tensor in (*narrow, *wide, values, *mixture.parameters()):

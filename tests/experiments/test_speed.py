@@ -32,7 +32,7 @@ def test_every_contender_is_timed_at_every_length(
 
 
 def test_the_equations_as_written_give_what_the_fast_form_gives() -> None:
-    arguments = Namespace(heads=2, width=4, route=3, all=True)
+    arguments = Namespace(heads=2, width=4, route=3, all=True, device="cpu")
     mixes, _ = speed.contenders(5, arguments)
     q, k, v = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 4)
     expected = mixes["gma"](q, k, v)
@@ -40,8 +40,15 @@ def test_the_equations_as_written_give_what_the_fast_form_gives() -> None:
         torch.testing.assert_close(mixes[name](q, k, v), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr("sys.argv", ["speed", "--width", "0"])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [(["--width", "0"], "--width must be at least 1"), (["--device", "cuda"], "--device cuda needs a GPU")],
+)
+def test_nonsense_is_refused(
+    words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["speed", *words])
     with pytest.raises(SystemExit):
         speed.main()
-    assert "--width must be at least 1" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
