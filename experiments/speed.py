@@ -110,9 +110,8 @@ def contenders(length: int, arguments: argparse.Namespace) -> tuple[dict[str, Mi
         with contextlib.suppress(ImportError), contextlib.redirect_stdout(io.StringIO()):  # it says: no CUDA
             from performer_pytorch import FastAttention
 
-            found["performer-pytorch"] = FastAttention(arguments.width, arguments.width, causal=True).to(
-                arguments.device
-            )
+            favor = FastAttention(arguments.width, arguments.width, causal=True)
+            found["performer-pytorch"] = favor.to(arguments.device)
     return found, mixture
 
 
