@@ -94,10 +94,11 @@ def decoding(found: Collection, scale: str) -> Table:
     )
     table = Table(
         "table1_decoding",
-        f"Table 1, decoding: milliseconds a token, and numbers carried, after a context (scale {scale})",
+        f"Table 1, decoding: milliseconds a token, and bytes carried, after a context (scale {scale})",
         ["model", *(f"{context:,} tokens" for context in contexts)],
-        notes=["One layer, a batch of `task.batch_size`, median of turns."],
     )
+    batches = sorted({result.config["task"]["batch_size"] for result in found.of("memory_scaling")})
+    table.notes = [f"One layer alone, batch {', '.join(map(str, batches))}, median of turns."] if batches else []
     for result in _ordered(found.of("memory_scaling")):
         rows = {row["length"]: row for row in result.rows if row["form"] == "decoding"}
         cells = []
@@ -106,7 +107,7 @@ def decoding(found: Collection, scale: str) -> Table:
             if "refused" in row:
                 cells.append("-")
             else:
-                cells.append(f"{1e3 * row['step_seconds'][0]:.3g} ({row['state_elements']:,})")
+                cells.append(f"{1e3 * row['step_seconds'][0]:.3g} ({row['state_bytes']:,})")
         if set(cells) != {"-"}:
             table.add(f"`{result.model}`", *cells)
         table.values += [{"model": result.model} | row for row in result.flat_rows() if row["form"] == "decoding"]
@@ -244,15 +245,16 @@ def components(found: Collection, scale: str) -> Table:
         f"Table 4: components of a trained causal GMA, and of an untrained one (scale {scale})",
         [
             "",
-            "used",
+            "effective number",
             "dead",
             "entropy, nats",
             *(name.replace("_", " ") for name in MEASURES),
             "steepest change (bound)",
         ],
         notes=[
-            "Means over heads; in brackets what shuffled categories give. Last, the largest norm of the Jacobian of the"
-            " responsibilities at queries or keys of the first window, and the local Lipschitz bound among all of them."
+            "Means over heads; in brackets what shuffled categories give. Effective number: exp of the entropy of"
+            " usage. Dead: usage below a tenth of 1/K. Last, the largest norm of the Jacobian of the responsibilities"
+            " at queries or keys of the first window, and the local Lipschitz bound among all of them."
         ],
     )
     results: list[Measurement] = found.of("interpretability")
