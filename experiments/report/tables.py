@@ -174,9 +174,14 @@ def cost(found: Collection, scale: str) -> Table:
             "tokens/s",
             "peak memory, GB",
             "minutes in all",
+            "learning rate",
+            "read out by",
             "best / last checkpoint",
         ],
-        notes=["Means over seeds. Speeds hold for the machine in the result files and whatever else it was doing."],
+        notes=[
+            "Means over seeds. Speeds hold for the machine in the result files and whatever else it was doing. Read out"
+            " by a token in front (cls), or by the mean over tokens."
+        ],
     )
     for task in sorted({result.task for result in results}):
         for model in _models(results):
@@ -190,6 +195,8 @@ def cost(found: Collection, scale: str) -> Table:
                     f"{mean(r.tokens_per_second for r in runs):,.0f}",
                     f"{mean(r.peak_memory_bytes for r in runs) / 1e9:.1f}",
                     f"{mean(r.wall_seconds for r in runs) / 60:.1f}",
+                    ", ".join(sorted({f"{r.config['train']['learning_rate']:g}" for r in runs})),
+                    ", ".join(sorted({r.config["task"]["head"] for r in runs})),
                     " / ".join(
                         f"{mean(metrics['test/accuracy'] for metrics in which):.4f}"
                         for which in ([r.metrics for r in runs], [r.metrics_last for r in runs])

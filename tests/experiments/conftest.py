@@ -110,7 +110,8 @@ def command(tmp_path: Path) -> list[str]:
 @pytest.fixture
 def make_result() -> Callable[..., results.Result]:
     """``make_result(task=..., metrics=...)``: a result of a training that never was, on one budget unless told."""
-    config = {"train": {"steps": 10, "batch_size": 8, "learning_rate": 0.1}, "backbone": {"dim": 8, "mlp_dim": 9}}
+    train = {"steps": 10, "batch_size": 8, "learning_rate": 0.1}
+    config = {"train": train, "backbone": {"dim": 8, "mlp_dim": 9}, "task": {"head": "cls"}}
 
     def make(**values: object) -> results.Result:
         return _made(results.Result, {"config": config, "parameters": 5, "tokens_per_second": 1.0} | values)
