@@ -14,6 +14,7 @@ import json
 import math
 import multiprocessing
 from collections.abc import Iterator
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import linear_regression
@@ -161,7 +162,7 @@ def _measure(cfg: DictConfig, case: Case, rows: list[dict[str, Any]], gpu: bool)
     limit = cfg.task.seconds_a_pass
     if own is not None and own > limit:
         return [_refused(case, f"about {own:.0f} s a pass, more than task.seconds_a_pass={limit:g}")]
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sender, cfg, case, _with_reference(cfg, earlier, length), gpu))
     process.start()
@@ -172,6 +173,16 @@ def _measure(cfg: DictConfig, case: Case, rows: list[dict[str, Any]], gpu: bool)
         answer = "the process was ended by the system, most likely for its memory"
     process.join()
     return [_refused(case, answer)] if isinstance(answer, str) else answer
+
+
+@cache
+def _context() -> Any:
+    """How processes start: where that exists, as copies of one that has imported what they need and done nothing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "experiments.scaling_worker", "hydra.utils"])
+    return context
 
 
 def expected_seconds(rows: list[dict[str, Any]], length: int, ratio: str | None = None) -> float | None:
