@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import datasets
 from datasets import Dataset, DatasetDict
 
 from data.hub import digest, find_local_copy, load_split
@@ -65,14 +67,22 @@ class Image(PixelSequences):
         return super().floors(splits) | {"grey_level_frequencies": frequencies_floor(splits)}
 
     def _build(self) -> DatasetDict:
-        train, held_out = hold_out(self._read("train"), self.seed)
-        splits = {"train": train, "validation": held_out, "test": self._read("test")}
-        return limited(splits, self.rows, self.seed)
+        train, held_out = hold_out(self._files("train"), self.seed)
+        chosen = limited({"train": train, "validation": held_out, "test": self._files("test")}, self.rows, self.seed)
+        return DatasetDict({split: self._decoded(rows, split) for split, rows in chosen.items()})
 
-    def _read(self, split: str) -> Dataset:
-        rows = self._open(split)
+    def _files(self, split: str) -> Dataset:
+        """Pictures as they are stored, as decoding takes most of the time and not all may be asked for."""
+        rows = list(self._open(split).cast_column("img", datasets.Image(decode=False)))
+        return Dataset.from_dict(
+            {"file": [row["img"]["bytes"] for row in rows], "label": [row["label"] for row in rows]}
+        )
+
+    def _decoded(self, rows: Dataset, split: str) -> Dataset:
+        from PIL import Image as Picture
+
         try:
-            return as_dataset([(row["img"].convert("L").tobytes(), row["label"]) for row in rows])
+            return as_dataset([(Picture.open(BytesIO(r["file"])).convert("L").tobytes(), r["label"]) for r in rows])
         except OSError as error:  # also what Pillow raises for what is no image
             place = self.local or self.path
             raise ValueError(f"an image of the {split} split of {place} cannot be read: {error}") from error
