@@ -62,30 +62,37 @@ def best_mean_on_lra(records: Sequence[Record]) -> Verdict:
         if isinstance(record, Result) and record.task.startswith("lra/"):
             by_seed = scores.setdefault(record.task, {}).setdefault(record.model, {})
             by_seed[record.seed] = record.metrics["test/accuracy"]
-    have_all = {task: models for task, models in scores.items() if set(ATTENTION_STYLE) <= set(models)}
-    complete = {
-        task: models
-        for task, models in have_all.items()
-        if all(len(models[model]) >= MIN_SEEDS for model in ATTENTION_STYLE)
+    shared = {  # seeds that every model has, of tasks where there are any
+        task: own
+        for task, models in scores.items()
+        if set(ATTENTION_STYLE) <= set(models) and (own := _common(models[model] for model in ATTENTION_STYLE))
     }
-    if not {"lra/listops", "lra/text"} <= set(complete):
-        needed = f"{MIN_SEEDS} seeds of {', '.join(ATTENTION_STYLE)} on lra/listops and lra/text at least"
-        so_far = f"; so far {_means(have_all, ATTENTION_STYLE)[1]}" if have_all else ""
-        return Verdict("C2", claim, NOT_ENOUGH, f"needs {needed}{so_far}")
-    others = [m for m in OPTIONAL if all(len(models.get(m, ())) >= MIN_SEEDS for models in complete.values())]
-    means, evidence = _means(complete, (*ATTENTION_STYLE, *others))
+    complete = {task: scores[task] for task, seeds in shared.items() if len(seeds) >= MIN_SEEDS}
+    seeds = _common(shared[task] for task in complete)
+    if not {"lra/listops", "lra/text"} <= set(complete) or len(seeds) < MIN_SEEDS:
+        needed = f"needs {MIN_SEEDS} seeds of {', '.join(ATTENTION_STYLE)} on lra/listops and lra/text at least"
+        some = _common(shared.values())
+        evidence = _means({task: scores[task] for task in shared}, ATTENTION_STYLE, some)[1] if some else "none"
+        return Verdict("C2", claim, NOT_ENOUGH, f"{needed}; so far {evidence}")
+    others = [m for m in OPTIONAL if all(seeds <= set(models.get(m, ())) for models in complete.values())]
+    means, evidence = _means(complete, (*ATTENTION_STYLE, *others), seeds)
     return Verdict("C2", claim, _order("gma", [m for m in means if m != "gma"], means, higher=True), evidence)
 
 
-def _means(scores: Mapping[str, Mapping[str, Scores]], models: Sequence[str]) -> tuple[dict[str, Scores], str]:
+def _common(several: Iterable[Iterable[int]]) -> set[int]:
+    """Seeds that are in all; none of nothing."""
+    sets = [set(seeds) for seeds in several]
+    return set.intersection(*sets) if sets else set()
+
+
+def _means(
+    scores: Mapping[str, Mapping[str, Scores]], models: Sequence[str], seeds: set[int]
+) -> tuple[dict[str, Scores], str]:
     """Of each model and seed the mean over tasks, and all in words, the best first."""
-    found: dict[str, Scores] = {}
-    for model in models:
-        seeds = set.intersection(*(set(by_model[model]) for by_model in scores.values()))
-        found[model] = {seed: mean(by_model[model][seed] for by_model in scores.values()) for seed in sorted(seeds)}
+    found = {m: {seed: mean(by_model[m][seed] for by_model in scores.values()) for seed in seeds} for m in models}
     ordered = sorted(found.items(), key=lambda item: -mean(item[1].values()))
-    words = ", ".join(f"{model} {mean(values.values()):.4f} ({len(values)})" for model, values in ordered)
-    return found, f"{words} over {', '.join(scores)}"
+    words = ", ".join(f"{model} {mean(values.values()):.4f}" for model, values in ordered)
+    return found, f"{words} over {', '.join(scores)} (n = {len(seeds)})"
 
 
 def language_modelling(records: Sequence[Record]) -> Verdict:
@@ -103,15 +110,15 @@ def language_modelling(records: Sequence[Record]) -> Verdict:
         + " < ".join(f"{model} {models[model]:.2f}" for model in sorted(models, key=models.__getitem__))
         for seed, models in sorted(seeds.items())
     )
-    complete = [models for models in seeds.values() if set(LANGUAGE_MODELS) <= set(models)]
+    complete = {seed: models for seed, models in seeds.items() if set(LANGUAGE_MODELS) <= set(models)}
     if len(complete) < MIN_SEEDS:
         needed = f"needs {MIN_SEEDS} seeds of {', '.join(LANGUAGE_MODELS)}"
         return Verdict("C3", claim, NOT_ENOUGH, f"{needed}; so far {evidence or 'none'}")
     holds = all(
         max(models["sdpa"], models["mamba"]) < models["gma"] < min(models["linear_transformer"], models["performer"])
-        for models in complete
+        for models in complete.values()
     )
-    by_model = {m: {seed: models[m] for seed, models in seeds.items() if m in models} for m in LANGUAGE_MODELS}
+    by_model = {m: {seed: models[m] for seed, models in complete.items()} for m in LANGUAGE_MODELS}
     noise = (
         _order("gma", ["linear_transformer", "performer"], by_model, higher=False),
         _order("gma", ["sdpa", "mamba"], by_model, higher=True),

@@ -59,6 +59,16 @@ def test_the_best_mean_on_lra_is_over_tasks_with_every_model(gma: list[float], o
     assert verdict("C2", [r for r in records if r.seed == 0]).outcome == NOT_ENOUGH
 
 
+def test_seeds_that_nothing_pairs_are_not_enough() -> None:
+    table = {model: [0.5] for model in claims.ATTENTION_STYLE}
+    records, other = scores("lra/listops", "test/accuracy", table), scores("lra/text", "test/accuracy", table)
+    for record in other:
+        record.seed = 1
+    found = verdict("C2", [*records, *other])
+    assert found.outcome == NOT_ENOUGH
+    assert found.evidence.endswith("so far none")
+
+
 @pytest.mark.parametrize(
     ("gma", "outcome"),
     [([55, 56], REPRODUCED), ([55, 59], IN_ORDER), ([55, 62], NOT_REPRODUCED), ([45, 56], NOT_REPRODUCED)],
