@@ -12,7 +12,7 @@ import gma
 from experiments.matching import matched_mlp_dim
 from gma.mixer import require
 
-POSITIONS = ("learned", "sinusoidal", "none")
+POSITIONS = ("learned", "grid", "sinusoidal", "none")
 PRECISIONS = ("auto", "bf16-mixed", "32-true", "64-true")
 HEADS = {"cls": gma.ClsHead, "mean": gma.MeanPoolHead, "pair": gma.PairHead}
 LANGUAGE_MODEL = "next_token"
@@ -58,6 +58,9 @@ def _assemble(cfg: DictConfig, data: Any, mixer: Callable[[int], gma.SequenceMix
     dim = cfg.backbone.dim
     if cfg.backbone.positions == "learned":
         positions = gma.LearnedPositions(data.length, dim)
+    elif cfg.backbone.positions == "grid":
+        require(hasattr(data, "side"), "backbone.positions", "grid", "learned, sinusoidal or none: no pictures here")
+        positions = gma.GridPositions(data.side, data.side, dim)
     elif cfg.backbone.positions == "sinusoidal":
         positions = gma.SinusoidalPositions(dim)
     else:

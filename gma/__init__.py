@@ -2,7 +2,14 @@
 
 from gma.attention import GaussianMixtureAttention, start_means_from_data
 from gma.backbone import Block, SequenceModel
-from gma.embedding import ContinuousEmbedding, LearnedPositions, NoPositions, SinusoidalPositions, TokenEmbedding
+from gma.embedding import (
+    ContinuousEmbedding,
+    GridPositions,
+    LearnedPositions,
+    NoPositions,
+    SinusoidalPositions,
+    TokenEmbedding,
+)
 from gma.heads import ClsHead, Head, LanguageModelHead, MeanPoolHead, PairHead
 from gma.memory_mixer import MemoryMixer
 from gma.mixer import SequenceMixer
@@ -15,6 +22,7 @@ __all__ = [
     "ContinuousEmbedding",
     "GaussianMixture",
     "GaussianMixtureAttention",
+    "GridPositions",
     "Head",
     "LanguageModelHead",
     "LearnedPositions",

@@ -48,6 +48,34 @@ class LearnedPositions(nn.Module):
         return x + self.table[start:end]
 
 
+class GridPositions(nn.Module):
+    """Adds a learned vector of the row and one of the column to each pixel of a picture read row by row.
+
+    Args:
+        height, width: of the picture, in pixels.
+        std: of the vectors at the start; by default about that of :class:`ContinuousEmbedding` of one channel, in which
+            smaller ones drown.
+    """
+
+    def __init__(self, height: int, width: int, dim: int, std: float = 0.5) -> None:
+        super().__init__()
+        require(height >= 1, "height", height, "at least 1")
+        require(width >= 1, "width", width, "at least 1")
+        self.rows = nn.Parameter(std * torch.randn(height, dim))
+        self.columns = nn.Parameter(std * torch.randn(width, dim))
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Add the vectors of pixels ``start .. start + N - 1`` to ``x`` (B, N, dim).
+
+        Raises:
+            ValueError: if the sequence runs over the picture.
+        """
+        end, width = start + x.shape[1], len(self.columns)
+        require(end <= len(self.rows) * width, "length", end, f"at most height x width={len(self.rows) * width}")
+        pixels = torch.arange(start, end, device=x.device)
+        return x + self.rows[pixels // width] + self.columns[pixels % width]
+
+
 class SinusoidalPositions(nn.Module):
     """Adds sin and cos of n / 10000^(2i / dim) (Vaswani et al. 2017, section 3.5), scaled to the embedding's size.
 

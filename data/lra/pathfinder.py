@@ -36,7 +36,8 @@ class Pathfinder(PixelSequences):
         processes: that generate; ``None`` takes every core. The images do not depend on it.
 
     Raises:
-        ValueError: naming the argument. FileNotFoundError: for a folder without the level's images.
+        ValueError: naming the argument, and for a level that the release lacks. FileNotFoundError: for a folder without
+            the level's images.
     """
 
     name = "pathfinder"
@@ -58,6 +59,10 @@ class Pathfinder(PixelSequences):
         self.rows = check_rows(rows)
         self.seed, self.processes = seed, processes
         self.length = self.style.size**2
+        if folder is not None and self.style.contour_length not in RELEASE_FOLDERS:
+            raise ValueError(
+                "LRA's release has no such level: with task.data.folder, set task.level=easy, intermediate or hard"
+            )
         self.folder = None if folder is None else Path(folder).expanduser() / RELEASE_FOLDERS[self.style.contour_length]
         if self.folder is not None and not (self.folder / "metadata").is_dir():
             raise FileNotFoundError(f"{self.folder}/metadata is not there: task.data.folder must hold LRA's release")

@@ -1,5 +1,6 @@
 """Pictures as sequences of pixels, row by row: grey levels as tokens, or as numbers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ PIXELS = ("tokens", "continuous")
 
 
 class PixelSequences(LabelledSequences):
-    """Pictures of one size. Black is a grey level like any other: nothing is padding.
+    """Square pictures of one size. Black is a grey level like any other: nothing is padding.
 
     Args:
         pixels: ``tokens``, 256 of them, as in Long Range Arena; or ``continuous``, one number from -1 (black) to 1
@@ -29,6 +30,11 @@ class PixelSequences(LabelledSequences):
         self.pixels = pixels
         self.vocab_size = 256 if pixels == "tokens" else None
         self.channels = None if pixels == "tokens" else 1
+
+    @property
+    def side(self) -> int:
+        """Pixels of a row, and rows."""
+        return math.isqrt(self.length)
 
     def describe(self) -> dict[str, Any]:
         """What a result says of its data."""

@@ -8,6 +8,7 @@ from torch import nn
 from data.lra.contours import Picture, Style, dot_distance, draw, render
 from data.lra.pathfinder import SHARD_ROWS, _grow_shard
 
+TINY = {"size": 12, "marker_distance": 3.0, "contour_length": 2, "distractors": 0, "distractor_length": 2}
 EASY = {"contour_length": 6, "distractors": 10, "distractor_length": 2}
 INTERMEDIATE = {"contour_length": 9, "distractors": 6, "distractor_length": 3}
 HARD = {"contour_length": 14, "distractors": 5, "distractor_length": 4}
@@ -25,9 +26,9 @@ LOOK = {
 }
 
 
-@pytest.fixture(params=[EASY, INTERMEDIATE, HARD], ids=["easy", "intermediate", "hard"])
+@pytest.fixture(params=[TINY, EASY, INTERMEDIATE, HARD], ids=["tiny", "easy", "intermediate", "hard"])
 def style(request: pytest.FixtureRequest) -> Style:
-    return Style(**LOOK, **request.param)
+    return Style(**LOOK | request.param)
 
 
 def joined(picture: Picture, style: Style) -> bool:
@@ -68,7 +69,8 @@ def test_contours_are_as_long_and_as_many_as_asked_and_keep_apart(style: Style) 
         assert (contour < style.size - style.padding).all()
 
 
-def test_rendering_puts_light_where_dashes_and_dots_are_and_nowhere_else(style: Style) -> None:
+def test_rendering_puts_light_where_dashes_and_dots_are_and_nowhere_else() -> None:
+    style = Style(**LOOK, **EASY)
     dash = np.array([[[10.5, 10.5], [10.5, 12.5]]])
     image = render(dash, np.array([[20.5, 20.5], [25.5, 5.5]]), style)
     assert image.dtype == np.uint8

@@ -203,6 +203,8 @@ def test_pathfinder_reads_the_release_without_its_empty_image(tmp_path: Path) ->
         again.load()
     with pytest.raises(FileNotFoundError, match="must hold LRA's release"):
         Pathfinder(tmp_path, {"train": 1, "validation": 1, "test": 1}, STYLE, folder=tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"set task\.level=easy, intermediate or hard"):
+        Pathfinder(tmp_path, {"train": 1, "validation": 1, "test": 1}, STYLE | {"contour_length": 2}, folder=tmp_path)
 
 
 @pytest.mark.parametrize("validation", ["held_out", "test"])

@@ -52,7 +52,10 @@ def test_an_all_padded_row_is_finite(head: type[torch.nn.Module]) -> None:
     assert classifier(head(16, 3))(torch.zeros(2, 8, dtype=torch.int64), mask).isfinite().all()
 
 
-@pytest.mark.parametrize("positions", [gma.LearnedPositions(40, 16), gma.SinusoidalPositions(16), gma.NoPositions()])
+@pytest.mark.parametrize(
+    "positions",
+    [gma.LearnedPositions(40, 16), gma.GridPositions(5, 8, 16), gma.SinusoidalPositions(16), gma.NoPositions()],
+)
 def test_decoding_equals_the_parallel_form(positions: torch.nn.Module) -> None:
     model = language_model(positions).eval()
     tokens = torch.randint(20, (2, 40))
@@ -80,16 +83,24 @@ def test_continuous_values_are_embedded() -> None:
 
 def test_positions_tell_order_apart() -> None:
     tokens = torch.randint(1, 20, (1, 12))
-    for positions in (gma.LearnedPositions(12, 16), gma.SinusoidalPositions(16)):
+    for positions in (gma.LearnedPositions(12, 16), gma.GridPositions(3, 4, 16), gma.SinusoidalPositions(16)):
         model = classifier(gma.MeanPoolHead(16, 3), positions)
         assert not torch.allclose(model(tokens), model(tokens.flip(1)))
     model = classifier(gma.MeanPoolHead(16, 3))
     torch.testing.assert_close(model(tokens), model(tokens.flip(1)))
 
 
+def test_pixels_of_a_grid_share_the_vectors_of_their_row_and_column() -> None:
+    positions = gma.GridPositions(3, 4, 16)
+    added = positions(torch.zeros(1, 12, 16)).reshape(3, 4, 16)
+    torch.testing.assert_close(added, positions.rows[:, None] + positions.columns)
+
+
 def test_refusals_say_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=r"length=13 .* at most max_length=12"):
         gma.LearnedPositions(12, 16)(torch.zeros(1, 13, 16))
+    with pytest.raises(ValueError, match=r"length=13 .* at most height x width=12"):
+        gma.GridPositions(3, 4, 16)(torch.zeros(1, 13, 16))
     with pytest.raises(ValueError, match=r"dim=15 .* even"):
         gma.SinusoidalPositions(15)
     with pytest.raises(ValueError, match="LanguageModelHead"):
