@@ -166,6 +166,11 @@ def _components_cell(arguments: DictConfig) -> Cell:
     return Cell("table4", "interpretability", "gma", 0, state, reason, extra=(f"checkpoint={checkpoint}",))
 
 
+def _is_done(arguments: DictConfig, cell: Cell) -> bool:
+    """Whether a cell that was to do has its result now."""
+    return _components_cell(arguments).state == DONE if cell.place is None else cell.place.is_file()
+
+
 def _past_hours(folders: Iterable[Path], scale: str) -> dict[tuple[str, str], float]:
     seconds: dict[tuple[str, str], list[float]] = {}
     for path in (path for folder in folders if folder.is_dir() for path in results.find(folder)):
@@ -179,24 +184,30 @@ def _past_hours(folders: Iterable[Path], scale: str) -> dict[tuple[str, str], fl
 
 
 def batches(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """What is to do, in lots that one multirun takes: of one task, every model of a lot with the same seeds."""
-    lots: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Cell]] = {}
+    """What is to do, in lots that one multirun takes: of one table, every task and model of a lot with the same seeds."""
     to_do = [cell for cell in cells if cell.state == TO_DO]
+    by_seeds: dict[tuple[object, ...], list[Cell]] = {}
     for cell in to_do:
         seeds = tuple(other.seed for other in to_do if (other.task, other.model) == (cell.task, cell.model))
-        lots.setdefault((cell.task, cell.extra, seeds), []).append(cell)
+        by_seeds.setdefault((cell.table, cell.task, cell.extra, seeds), []).append(cell)
+    lots: dict[tuple[object, ...], list[Cell]] = {}
+    for (table, _, extra, seeds), own in by_seeds.items():
+        models = tuple(dict.fromkeys(cell.model for cell in own))
+        lots.setdefault((table, extra, seeds, models), []).extend(own)
     return list(lots.values())
 
 
 def command(arguments: DictConfig, lot: Sequence[Cell]) -> list[str]:
     """The multirun of one lot."""
-    models = ",".join(dict.fromkeys(cell.model for cell in lot))
-    seeds = ",".join(str(seed) for seed in dict.fromkeys(cell.seed for cell in lot))
-    words = [f"task={lot[0].task}", f"model={models}", f"seed={seeds}", f"scale={arguments.scale}", *lot[0].extra]
-    words.append(f"hydra.sweep.dir={arguments.runs}")
+    words = [f"{key}={_values(lot, key, ',')}" for key in ("task", "model", "seed")]
+    words += [f"scale={arguments.scale}", *lot[0].extra, f"hydra.sweep.dir={arguments.runs}"]
     if arguments.launcher:
         words.append(f"hydra/launcher={arguments.launcher}")
     return [sys.executable, "-m", "experiments.run", "-m", *words, *arguments.overrides]
+
+
+def _values(lot: Sequence[Cell], key: str, separator: str) -> str:
+    return separator.join(dict.fromkeys(str(getattr(cell, key)) for cell in lot))
 
 
 def show(cells: Sequence[Cell]) -> None:
@@ -259,13 +270,13 @@ def run(arguments: DictConfig) -> int:
     for lot in lots:
         hours = _hours(cell for later in lots[lots.index(lot) :] for cell in later)
         remaining = "" if hours is None else f"; at least {hours:.1f} h to go"
-        models = ", ".join(dict.fromkeys(cell.model for cell in lot))
         which = f"cells {finished + 1} to {finished + len(lot)} of {total}"
-        print(f"\n=== {which}: {lot[0].task}, {models}{remaining}", flush=True)
+        tasks, models = (_values(lot, key, ", ") for key in ("task", "model"))
+        print(f"\n=== {which}: {tasks}; {models}{remaining}", flush=True)
         if _watch(command(arguments, lot), lot, finished, total) == 130:
             raise KeyboardInterrupt
         finished += len(lot)
-    missing = [cell for cell in plan(arguments) if cell.state == TO_DO]
+    missing = [cell for lot in lots for cell in lot if not _is_done(arguments, cell)]
     report = [f"results=[{arguments.runs}]", f"scale={arguments.scale}", f"output={arguments.output}"]
     print("\n=== report", flush=True)
     reported = subprocess.run([sys.executable, "-m", "experiments.report", *report]).returncode

@@ -58,13 +58,18 @@ def test_a_lot_is_one_multirun_and_leaves_out_what_is_done(arguments: DictConfig
     arguments.only, arguments.launcher = "table2", "submitit_slurm"
     first = next(c for c in plan(arguments) if c.task == "lra/pathfinder")
     lots = batches(plan(arguments))
-    assert [(lot[0].task, len(lot)) for lot in lots] == [("lra/listops", 4), ("lra/pathfinder", 4)]
-    words = command(arguments, lots[1])
-    assert words[words.index("-m", 2) + 1 :][:4] == ["task=lra/pathfinder", "model=gma,sdpa", "seed=0,1", "scale=smoke"]
+    assert [len(lot) for lot in lots] == [8]
+    words = command(arguments, lots[0])
+    tasks = "task=lra/listops,lra/pathfinder"
+    assert words[words.index("-m", 2) + 1 :][:4] == [tasks, "model=gma,sdpa", "seed=0,1", "scale=smoke"]
     assert "hydra/launcher=submitit_slurm" in words
     without = [c if c != first else type(c)(c.table, c.task, c.model, c.seed, DONE) for c in plan(arguments)]
-    seeds = [(lot[0].model, [c.seed for c in lot]) for lot in batches(without) if lot[0].task == "lra/pathfinder"]
-    assert seeds == [("gma", [1]), ("sdpa", [0, 1])]
+    parts = [(lot[0].task, lot[0].model, [c.seed for c in lot]) for lot in batches(without)]
+    assert parts == [
+        ("lra/listops", "gma", [0, 1, 0, 1]),
+        ("lra/pathfinder", "gma", [1]),
+        ("lra/pathfinder", "sdpa", [0, 1]),
+    ]
 
 
 @pytest.mark.parametrize(
