@@ -1,7 +1,7 @@
 """``python -m experiments.model_speed``: training steps of the whole model, every mixer in turns in one process.
 
 A step is what training does: forward, loss, backward, clipping, the optimizer; on random tokens, so that no data are
-needed. Every length has the same tokens a step.
+needed. Every length has the same tokens a step. ``--profile`` says instead which operations a step spends its time on.
 
 Shapes: B batch, N tokens.
 """
@@ -10,12 +10,14 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from experiments import machine
 from experiments.config import CONF, register_resolvers
 from experiments.speed import save, shown, spread
 
 MODELS = ("sdpa", "gma", "linear_transformer", "performer", "mamba")
+SHOWN = 8  # operations a line
 
 
 def main() -> None:
@@ -25,12 +27,18 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096], help="N (default: 256 1024 4096)")
     parser.add_argument("--tokens", type=int, default=4096, help="of a step, B N (default: 4096)")
     parser.add_argument("--turns", type=int, default=7, help="counted steps a model and length (default: 7)")
+    parser.add_argument("--profile", action="store_true", help="shares of the step's time by operation, instead")
     parser.add_argument("--output", type=Path, help="write everything to this JSON file, too")
     arguments = parser.parse_intermixed_args()
     if min(arguments.lengths) < 1 or arguments.tokens < max(arguments.lengths) or arguments.turns < 2:
         parser.error("--lengths must be at least 1, --tokens at least the longest of them, --turns at least 2")
     raised, about = machine.raise_malloc_thresholds(), machine.describe()
     print(f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']}, float32")
+    profile_or_time = _profile if arguments.profile else _time
+    save(arguments, raised, profile_or_time(arguments))
+
+
+def _time(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     print("tokens/s and time of sdpa / time, median of turns [quartiles]")
     lines = []
     for length in arguments.lengths:
@@ -46,7 +54,35 @@ def main() -> None:
             lines.append(line)
             rate, ratio = shown(line["tokens_per_second"], 0), shown(line["over_sdpa"], 2)
             print(f"N {length:>6}  {name:<19} {rate} tokens/s   over sdpa {ratio}", flush=True)
-    save(arguments, raised, lines)
+    return lines
+
+
+def _profile(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    print("share of a training step's time by operation, forward and backward together")
+    lines = []
+    for length in arguments.lengths:
+        for name in MODELS:
+            step = _step(name, arguments.override, length, arguments.tokens // length)
+            found = shares(step, arguments.turns)
+            lines += [{"length": length, "name": name, "operation": key, "share": part} for key, part in found.items()]
+            told = ", ".join(f"{key} {part:.0%}" for key, part in list(found.items())[:SHOWN])
+            print(f"N {length:>6}  {name:<19} {told}", flush=True)
+    return lines
+
+
+def shares(step: Callable[[], None], turns: int) -> dict[str, float]:
+    """PyTorch's operations by their own share of the time of ``turns`` steps, largest first; two are not counted."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(2):
+        step()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(turns):
+            step()
+    events = profiler.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    own = {event.key.removeprefix("aten::"): event.self_cpu_time_total / total for event in events}
+    return dict(sorted(own.items(), key=lambda item: -item[1]))
 
 
 def measure(overrides: list[str], length: int, batch: int, turns: int) -> dict[str, list[float]]:

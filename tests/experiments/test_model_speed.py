@@ -22,6 +22,22 @@ def test_every_model_is_timed_at_every_length(
     assert "N     16  mamba" in capsys.readouterr().out
 
 
+def test_a_profile_names_the_operations_of_every_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    output = tmp_path / "profile.json"
+    words = ["scale=smoke", "--profile", "--lengths", "8", "--tokens", "16", "--turns", "2", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", ["model_speed", *words])
+    model_speed.main()
+    lines = json.loads(output.read_text())["lines"]
+    for model in model_speed.MODELS:
+        own = {line["operation"]: line["share"] for line in lines if line["name"] == model}
+        assert sum(own.values()) == pytest.approx(1)
+        assert own["addmm"] > 0
+        assert list(own.values()) == sorted(own.values(), reverse=True)
+    assert "N      8  gma" in capsys.readouterr().out
+
+
 def test_a_step_without_room_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr("sys.argv", ["model_speed", "--lengths", "8192"])
     with pytest.raises(SystemExit):
