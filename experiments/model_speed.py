@@ -8,6 +8,7 @@ Shapes: B batch, N tokens.
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,10 @@ def shares(step: Callable[[], None], turns: int) -> dict[str, float]:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(turns):
             step()
-    events = profiler.key_averages()
-    total = sum(event.self_cpu_time_total for event in events)
-    own = {event.key.removeprefix("aten::"): event.self_cpu_time_total / total for event in events}
-    return dict(sorted(own.items(), key=lambda item: -item[1]))
+    own: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        own[event.key.removeprefix("aten::")] += event.self_cpu_time_total
+    return {key: part / own.total() for key, part in own.most_common()}
 
 
 def measure(overrides: list[str], length: int, batch: int, turns: int) -> dict[str, list[float]]:

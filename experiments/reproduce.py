@@ -184,7 +184,7 @@ def _past_hours(folders: Iterable[Path], scale: str) -> dict[tuple[str, str], fl
 
 
 def batches(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """What is to do, in lots that one multirun takes: of one table, every task and model of a lot with the same seeds."""
+    """What is to do, in lots that one multirun takes: tasks of one table, each with the same models and seeds."""
     to_do = [cell for cell in cells if cell.state == TO_DO]
     by_seeds: dict[tuple[object, ...], list[Cell]] = {}
     for cell in to_do:
