@@ -86,6 +86,7 @@ def plan(arguments: DictConfig) -> list[Cell]:
 
 
 def _check(arguments: DictConfig) -> None:
+    """Refuse what cannot be asked for, and fill in the seeds."""
     for name, values, allowed in (
         ("only", _listed(arguments.only), list(TASKS)),
         ("models", arguments.models, sorted(path.stem for path in (CONF / "model").glob("*.yaml"))),
@@ -94,6 +95,8 @@ def _check(arguments: DictConfig) -> None:
         for value in values:
             if value not in allowed:
                 raise RefusedError(f"{name}={value} is not known; allowed: {', '.join(allowed)}")
+    if arguments.seeds is None:
+        arguments.seeds = [0] if arguments.scale == "smoke" else [0, 1, 2]
     seeds = arguments.seeds
     if not OmegaConf.is_list(seeds) or not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
         raise RefusedError(f"seeds={seeds} is not allowed: give a list of whole numbers, as seeds=[0,1,2]")

@@ -72,6 +72,12 @@ def test_a_lot_is_one_multirun_and_leaves_out_what_is_done(arguments: DictConfig
     ]
 
 
+@pytest.mark.parametrize(("scale", "seeds"), [("smoke", {0}), ("cpu", {0, 1, 2})])
+def test_one_seed_is_enough_for_smoke(arguments: DictConfig, scale: str, seeds: set[int]) -> None:
+    arguments.only, arguments.models, arguments.scale, arguments.seeds = "table3", ["gma"], scale, None
+    assert {cell.seed for cell in plan(arguments)} == seeds
+
+
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
