@@ -40,7 +40,7 @@ def test_a_generated_set_is_ready_with_a_checksum(tmp_path: Path) -> None:
     (row,) = (row for row in datasets.describe(overrides) if row.task == "lra/pathfinder")
     assert row.state == "ready"
     assert row.size is not None
-    assert row.size > 500 * 1024
+    assert row.size > 500 * 12 * 12
     assert len(row.checksum) == 12
 
 
