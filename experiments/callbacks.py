@@ -1,9 +1,12 @@
 """What watches a training: speed, a finite loss, and a bar that says how it goes."""
 
+import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning
@@ -91,6 +94,35 @@ class Throughput(Callback):
             self._unread = 0
             self.seconds += time.perf_counter() - self._since
             self._since = None
+
+
+class HeedInterrupts(Callback):
+    """Raises ``KeyboardInterrupt`` again at the next batch if it was lost: Python drops what a destructor raises."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: Any = None
+
+    def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread() and callable(
+            before := signal.getsignal(signal.SIGINT)
+        ):
+            self._before = before
+            signal.signal(signal.SIGINT, self._note)
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def on_fit_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self._before(number, frame)
 
 
 class StopOnNonFiniteLoss(Callback):

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from experiments import machine, results
 from experiments.batching import Batches
 from experiments.build import build_data, build_model, check_training
-from experiments.callbacks import ComponentUsage, ProgressBar, StopOnNonFiniteLoss, Throughput
+from experiments.callbacks import ComponentUsage, HeedInterrupts, ProgressBar, StopOnNonFiniteLoss, Throughput
 from experiments.classification import Classification
 from experiments.config import refusing, resolved
 from experiments.language_modelling import LanguageModelling
@@ -172,6 +172,7 @@ def build_trainer(
         logger=build_logger(cfg, run_id, folder),
         callbacks=[
             throughput,
+            HeedInterrupts(),
             StopOnNonFiniteLoss(folder / "checkpoints" / "last.ckpt"),
             ModelCheckpoint(filename="best", monitor=module.monitor, mode=module.mode, **where),
             ModelCheckpoint(filename="last", **where),  # after "best", whose state it carries

@@ -84,10 +84,6 @@ def stop_in_the_middle(arguments: list[str], folder: Path, number: signal.Signal
     while not last.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, number)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:  # Python drops an interrupt that falls into a destructor; one presses again
-        os.killpg(process.pid, number)
     status, _, err = finish(process)
     assert last.exists()
     assert not (folder / "result.json").exists()

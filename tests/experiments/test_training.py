@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from omegaconf import DictConfig
 
 from experiments import machine, results, training
 from experiments import run as command
+from experiments.callbacks import HeedInterrupts
 from experiments.classification import Classification
 from experiments.config import config_hash
 from experiments.errors import NonFiniteLossError, RefusedError
@@ -235,3 +237,21 @@ def test_only_matrices_decay(configure: Callable[..., DictConfig]) -> None:
     assert decayed | spared == set(names.values())
     assert "model.blocks.0.mixer.q_proj.weight" in decayed
     assert {"model.blocks.0.mixer.mixture.means", "model.embedding.weight", "model.positions.table"} <= spared
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_a_destructor_swallows_ends_the_next_batch() -> None:
+    class Destroyed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    heed, before = HeedInterrupts(), signal.getsignal(signal.SIGINT)
+    heed.on_fit_start(None, None)
+    try:
+        heed.on_train_batch_start(None, None, None, 0)
+        Destroyed()  # gone at once
+        with pytest.raises(KeyboardInterrupt):
+            heed.on_train_batch_start(None, None, None, 1)
+    finally:
+        heed.on_fit_end(None, None)
+    assert signal.getsignal(signal.SIGINT) is before
