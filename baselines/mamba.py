@@ -85,10 +85,11 @@ class Mamba(SequenceMixer):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix (B, N, dim)."""
         require_mask(mask, x)
-        y = packed(self._read, x, mask)
-        if self.reverse is not None:
-            y = y + self.reverse(x.flip(1), None if mask is None else mask.flip(1)).flip(1)
-        return y
+        if self.reverse is None:
+            return packed(self._read, x, mask)
+        both = torch.cat([x, x.flip(1)])
+        forth, back = packed(self._read, both, None if mask is None else torch.cat([mask, mask.flip(1)])).chunk(2)
+        return forth + back.flip(1)
 
     def init_state(self, batch_size: int) -> MambaState:
         """Zeros, in the dtype of A."""
@@ -108,7 +109,7 @@ class Mamba(SequenceMixer):
         # S more tokens that take no time leave the states as they are; each reads one of them
         more, each = (0, 0, 0, self.d_state), torch.eye(self.d_state, dtype=c.dtype, device=c.device)
         c = torch.cat([c, each.expand(len(x), -1, -1)], 1)
-        y = self._scan(F.pad(u, more), F.pad(dt, more), F.pad(b, more), c)
+        y = self._scan(F.pad(u, more), F.pad(dt, more), F.pad(b, more), c, self.A_log)
         states = y[:, length:].transpose(1, 2)
         return self._gate(y[:, :length], u, z), MambaState(padded[:, length:].to(states.dtype), states)
 
@@ -129,18 +130,28 @@ class Mamba(SequenceMixer):
         return self.channels * (self.d_state + self.d_conv - 1)
 
     def _read(self, x: Tensor) -> Tensor:
-        """From left to right, (B, N, dim) -> (B, N, dim)."""
-        x, z = self.in_proj(x).chunk(2, -1)
-        u = self._convolve(F.pad(x, (0, 0, self.d_conv - 1, 0)))
-        return self._gate(self._scan(u, *self._select(u)), u, z)
+        """From left to right, (B, N, dim) -> (B, N, dim); if there are two directions, each its half of B."""
+        directions = [self] if self.reverse is None else [self, self.reverse]
+        projected = [one._project(part) for one, part in zip(directions, x.chunk(len(directions)), strict=True)]
+        chosen = [(u, *one._select(u)) for one, (u, _) in zip(directions, projected, strict=True)]
+        side_by_side = (torch.stack(each, 2) for each in zip(*chosen, strict=True))
+        y = self._scan(*side_by_side, torch.stack([one.A_log for one in directions]))
+        read = zip(directions, y.unbind(2), projected, strict=True)
+        return torch.cat([one._gate(y, u, z) for one, y, (u, z) in read])
 
-    def _scan(self, u: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """The recurrence, (B, N, E) in the dtype of ``dt``."""
-        a, u = -self.A_log.exp(), u.to(dt.dtype)
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """u and z, (B, N, E) both, of (B, N, dim)."""
+        x, z = self.in_proj(x).chunk(2, -1)
+        return self._convolve(F.pad(x, (0, 0, self.d_conv - 1, 0))), z
+
+    def _scan(self, u: Tensor, dt: Tensor, b: Tensor, c: Tensor, a_log: Tensor) -> Tensor:
+        """:func:`selective_scan` in the dtype of ``dt``, or the kernel for it."""
+        a, u = -a_log.exp(), u.to(dt.dtype)
         if self.kernel is None or not u.is_cuda:
             return selective_scan(u, dt, a, b, c)
-        u, dt, b, c = (t.transpose(1, 2).contiguous() for t in (u, dt, b, c))
-        return self.kernel(u, dt, a, b, c).transpose(1, 2)
+        flat = (x.flatten(2).transpose(1, 2).contiguous() for x in (u, dt))
+        grouped = (x.movedim(1, -1).contiguous() for x in (b, c))
+        return self.kernel(*flat, a.flatten(0, -2), *grouped).transpose(1, 2).view(u.shape)
 
     def _gate(self, y: Tensor, u: Tensor, z: Tensor) -> Tensor:
         """What the scan gave, plus D u, gated and mixed over channels: (B, N, E) -> (B, N, dim)."""

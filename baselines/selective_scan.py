@@ -1,6 +1,6 @@
 """The recurrence inside Mamba: a diagonal linear system whose step size, input and output maps depend on the token.
 
-Shapes: B batch, N tokens, E channels, S states a channel, T tokens of a chunk.
+Shapes: B batch, N tokens, E channels, S states a channel, T tokens of a chunk; * axes to run over side by side, if any.
 """
 
 from typing import Any
@@ -19,15 +19,16 @@ def selective_scan_reference(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Ten
     Source: Gu and Dao 2023, equation 2, with their simplified discretisation of B.
 
     Args:
-        u: inputs (B, N, E). dt: step sizes (B, N, E), positive. a: A (E, S), negative. b, c: B and C (B, N, S).
+        u: inputs (B, N, *, E). dt: step sizes (B, N, *, E), positive. a: A (*, E, S), negative.
+        b, c: B and C (B, N, *, S).
 
     Returns:
-        y (B, N, E).
+        y (B, N, *, E).
     """
     state = u.new_zeros(u.shape[0], *a.shape)
     outputs = []
     for u_t, dt_t, b_t, c_t in zip(u.unbind(1), dt.unbind(1), b.unbind(1), c.unbind(1), strict=True):
-        state = (dt_t[..., None] * a).exp() * state + (dt_t * u_t)[..., None] * b_t[:, None]
+        state = (dt_t[..., None] * a).exp() * state + (dt_t * u_t)[..., None] * b_t[..., None, :]
         outputs.append((state @ c_t[..., None]).squeeze(-1))
     return torch.stack(outputs, 1)
 
@@ -40,22 +41,27 @@ def selective_scan(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Te
     First derivatives only: ``create_graph=True`` raises ``RuntimeError``.
     """
     u, dt, b, c = (x.transpose(0, 1).contiguous() for x in (u, dt, b, c))  # a token's slice in one piece
-    return _SelectiveScan.apply(u, dt, a.T.contiguous(), b, c).transpose(0, 1)
+    return _SelectiveScan.apply(u, dt, a.transpose(-1, -2).contiguous(), b, c).transpose(0, 1)
 
 
 class _SelectiveScan(torch.autograd.Function):
-    """u, dt (N, B, E), a (S, E), b, c (N, B, S) -> y (N, B, E). Kept: these, and one state (B, S, E) a chunk."""
+    """u, dt (N, B, *, E), a (*, S, E), b, c (N, B, *, S) -> y (N, B, *, E). Kept: these, and one state a chunk.
+
+    What is as large as a chunk's states goes to the same memory for every chunk, which so stays in cache.
+    """
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        state = u.new_zeros(u.shape[1], *a.shape)
-        size = max(1, CHUNK_ELEMENTS // state.numel())
+        state = u.new_zeros(*b.shape[1:], u.shape[-1])
+        size = min(len(u), max(1, CHUNK_ELEMENTS // state.numel()))
+        buffers = [state.new_empty(size, *state.shape) for _ in range(2)]
         starts, out = [], torch.empty_like(u)
         with torch.autocast(u.device.type, enabled=False):
-            for here in (slice(i, i + size) for i in range(0, len(u), size)):
-                starts.append(state)
-                _, states = _decays_and_states(u[here], dt[here], a, b[here], state)
+            for here in _chunks(len(u), size):
+                decays, states = (buffer[: len(u[here])] for buffer in buffers)
+                _decays_and_states(decays, states, u[here], dt[here], a, b[here], state)
                 torch.matmul(c[here].unsqueeze(-2), states, out=out[here].unsqueeze(-2))
+                starts.append(state)
                 state = states[-1].clone()
         ctx.save_for_backward(u, dt, a, b, c, *starts)
         ctx.size = size
@@ -69,17 +75,19 @@ class _SelectiveScan(torch.autograd.Function):
         grad_u, grad_dt, grad_b, grad_c = (torch.empty_like(x) for x in (u, dt, b, c))
         grad_a = torch.zeros_like(a)
         carried = torch.zeros_like(starts[0])  # what later chunks send to the last state of this one
+        buffers = [carried.new_empty(ctx.size, *carried.shape) for _ in range(4)]
         with torch.autocast(u.device.type, enabled=False):
-            for index in reversed(range(len(starts))):
-                here = slice(index * ctx.size, (index + 1) * ctx.size)
-                decays, states = _decays_and_states(u[here], dt[here], a, b[here], starts[index])
+            for here, start in reversed(list(zip(_chunks(len(u), ctx.size), starts, strict=True))):
+                decays, states, grad_states, product = (buffer[: len(u[here])] for buffer in buffers)
+                _decays_and_states(decays, states, u[here], dt[here], a, b[here], start)
                 torch.matmul(states, grad[here].unsqueeze(-1), out=grad_c[here].unsqueeze(-1))
 
-                grad_states = c[here].unsqueeze(-1) * grad[here].unsqueeze(-2)
+                torch.mul(c[here].unsqueeze(-1), grad[here].unsqueeze(-2), out=grad_states)
                 grad_states[-1].add_(carried)
-                for t in range(len(grad_states) - 2, -1, -1):
-                    grad_states[t].addcmul_(decays[t + 1], grad_states[t + 1])
-                carried = decays[0] * grad_states[0]
+                by_token, decay = grad_states.unbind(0), decays.unbind(0)
+                for t in reversed(range(len(by_token) - 1)):
+                    by_token[t].addcmul_(decay[t + 1], by_token[t + 1])
+                torch.mul(decay[0], by_token[0], out=carried)
 
                 written = dt[here] * u[here]
                 torch.matmul(grad_states, written.unsqueeze(-1), out=grad_b[here].unsqueeze(-1))
@@ -88,16 +96,22 @@ class _SelectiveScan(torch.autograd.Function):
 
                 grad_exponents = grad_states.mul_(decays)  # with respect to dt A: times the state before, too
                 grad_exponents[1:].mul_(states[:-1])
-                grad_exponents[0].mul_(starts[index])
-                grad_dt[here] = grad_written.mul_(u[here]).add_((grad_exponents * a).sum(-2))
+                grad_exponents[0].mul_(start)
+                torch.sum(torch.mul(grad_exponents, a, out=product), -2, out=grad_dt[here])
+                grad_dt[here].addcmul_(grad_written, u[here])
                 grad_a += grad_exponents.mul_(dt[here].unsqueeze(-2)).sum((0, 1))
         return grad_u, grad_dt, grad_a, grad_b, grad_c
 
 
-def _decays_and_states(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(dt A) and h, (T, B, S, E) both, of a chunk that starts from ``state`` (B, S, E)."""
-    decays = (dt.unsqueeze(-2) * a).exp_()
-    states = (dt * u).unsqueeze(-2) * b.unsqueeze(-1)
+def _chunks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _decays_and_states(
+    decays: Tensor, states: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, state: Tensor
+) -> None:
+    """Write exp(dt A) and h, (T, B, *, S, E) both, of a chunk that starts from ``state`` (B, *, S, E)."""
+    torch.mul(dt.unsqueeze(-2), a, out=decays).exp_()
+    torch.mul((dt * u).unsqueeze(-2), b.unsqueeze(-1), out=states)
     for decay, written in zip(decays.unbind(0), states.unbind(0), strict=True):
         state = written.addcmul_(decay, state)
-    return decays, states

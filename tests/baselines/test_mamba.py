@@ -54,18 +54,23 @@ def test_steps_are_those_of_mamba_ssm(case: tuple[str, Mamba]) -> None:
             torch.testing.assert_close(y_t, y[:, t], rtol=1e-5, atol=1e-5)
 
 
-def arguments(batch: int, length: int, channels: int, states: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    u, dt = torch.randn(2, batch, length, channels, dtype=dtype).unbind()
-    a = -torch.rand(channels, states, dtype=dtype) * states
-    b, c = torch.randn(2, batch, length, states, dtype=dtype).unbind()
+def arguments(
+    batch: int, length: int, channels: int, states: int, dtype: torch.dtype, beside: tuple[int, ...] = ()
+) -> list[torch.Tensor]:
+    u, dt = torch.randn(2, batch, length, *beside, channels, dtype=dtype).unbind()
+    a = -torch.rand(*beside, channels, states, dtype=dtype) * states
+    b, c = torch.randn(2, batch, length, *beside, states, dtype=dtype).unbind()
     return [x.requires_grad_() for x in (u, torch.nn.functional.softplus(dt - 2), a, b, c)]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 300])
-def test_the_scan_is_its_definition(monkeypatch: pytest.MonkeyPatch, chunk: int, length: int) -> None:
+@pytest.mark.parametrize("beside", [(), (2,)])
+def test_the_scan_is_its_definition(
+    monkeypatch: pytest.MonkeyPatch, chunk: int, length: int, beside: tuple[int, ...]
+) -> None:
     monkeypatch.setattr(scan_module, "CHUNK_ELEMENTS", chunk * 2 * 5 * 3)
-    inputs = arguments(2, length, 5, 3, torch.float64)
+    inputs = arguments(2, length, 5, 3, torch.float64, beside)
     expected, found = selective_scan_reference(*inputs), selective_scan(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     gradient = torch.randn_like(expected)
@@ -145,6 +150,25 @@ def test_the_cuda_kernel_is_explained_where_it_is_missing_and_taken_where_it_is_
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
     assert Mamba(16, scan="cuda").kernel is Mamba(16).kernel is selective_scan
     assert Mamba(16, scan="torch").kernel is None
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_cuda_kernel_is_handed_directions_as_groups_of_channels(
+    monkeypatch: pytest.MonkeyPatch, causal: bool
+) -> None:
+    def kernel(u: torch.Tensor, dt: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        """mamba-ssm's layout: u, dt (B, D, N), a (D, S), b, c (B, G, S, N)."""
+        assert all(x.is_contiguous() for x in (u, dt, b, c))
+        channels, groups = u.shape[1], b.shape[1]
+        b, c = (x.repeat_interleave(channels // groups, 1).permute(0, 3, 1, 2) for x in (b, c))
+        one_by_one = (x.transpose(1, 2).unsqueeze(-1) for x in (u, dt))
+        return selective_scan_reference(*one_by_one, a.unsqueeze(1), b, c).squeeze(-1).transpose(1, 2)
+
+    mamba, x = Mamba(16, causal).double(), torch.randn(2, 30, 16, dtype=torch.float64)
+    expected = mamba(x)
+    mamba.kernel = kernel
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    torch.testing.assert_close(mamba(x), expected)
 
 
 def test_only_the_cuda_extra_asks_for_mamba_ssm() -> None:
