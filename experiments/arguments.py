@@ -1,7 +1,8 @@
-"""Commands that take ``key=value``, whose defaults stand in ``conf/<command>.yaml``."""
+"""What commands share: ``key=value`` read on top of ``conf/<command>.yaml``, and complaints in one line."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -10,6 +11,17 @@ from yaml import YAMLError
 
 from experiments.config import CONF, explain, register_resolvers
 from experiments.errors import RefusedError
+
+
+@contextmanager
+def complaining_in_one_line(overrides: Sequence[str]) -> Iterator[None]:
+    """End the process with ``error: ...`` for a request that cannot be composed from ``overrides``, or is refused."""
+    try:
+        yield
+    except RefusedError as error:
+        sys.exit(f"error: {error}")
+    except (HydraException, OmegaConfBaseException) as error:
+        sys.exit(f"error: {explain(error, overrides)}")
 
 
 def run_command(
@@ -24,14 +36,12 @@ def run_command(
         print(description + defaults.read_text())
         return
     register_resolvers()
-    arguments = None
+    overrides: list[str] = []
     try:
-        arguments = read_arguments(name, words, text)
-        sys.exit(act(arguments) or 0)
-    except RefusedError as error:
-        sys.exit(f"error: {error}")
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, list((arguments or {}).get('overrides', ())))}")
+        with complaining_in_one_line(overrides):
+            arguments = read_arguments(name, words, text)
+            overrides += arguments.get("overrides", ())
+            sys.exit(act(arguments) or 0)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(130)

@@ -2,14 +2,13 @@
 
 import argparse
 import hashlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import CONF, explain, refusing, register_resolvers
+from experiments.arguments import complaining_in_one_line
+from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
 
 MISSING, TO_FETCH = "missing", "to fetch"
@@ -103,12 +102,8 @@ def main() -> None:
     )
     parser.add_argument("override", nargs="*", help="as of experiments.run: scale=paper data_dir=... cache_dir=...")
     overrides = parser.parse_args().override
-    from hydra.errors import HydraException
-
-    try:
+    with complaining_in_one_line(overrides):
         show(describe(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, overrides)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import machine
+from experiments.arguments import complaining_in_one_line
 from experiments.config import CONF, register_resolvers
 from experiments.speed import save, shown, spread
 
@@ -32,7 +33,8 @@ def main() -> None:
     print(f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']}, float32")
     first = arguments.contexts[0]
     print(f"median of turns [quartiles]: microseconds a token; of the time after {first} tokens; time of sdpa / time")
-    times = measure(arguments.override, arguments.models, arguments.contexts, arguments.turns)
+    with complaining_in_one_line(arguments.override):
+        times = measure(arguments.override, arguments.models, arguments.contexts, arguments.turns)
     lines = []
     for (name, context), seconds in times.items():
         line: dict[str, Any] = {"context": context, "name": name, "microseconds": spread([1e6 * s for s in seconds])}

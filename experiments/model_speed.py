@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import machine
+from experiments.arguments import complaining_in_one_line
 from experiments.config import CONF, register_resolvers
+from experiments.errors import RefusedError
 from experiments.speed import save, shown, spread
 
 MODELS = ("sdpa", "gma", "linear_transformer", "performer", "mamba")
@@ -36,7 +38,8 @@ def main() -> None:
     raised, about = machine.raise_malloc_thresholds(), machine.describe()
     print(f"{about['cpu']}, {about['threads']} threads, torch {machine.versions()['torch']}, float32")
     profile_or_time = _profile if arguments.profile else _time
-    save(arguments, raised, profile_or_time(arguments))
+    with complaining_in_one_line(arguments.override):
+        save(arguments, raised, profile_or_time(arguments))
 
 
 def _time(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -111,6 +114,8 @@ def _step(name: str, overrides: list[str], length: int, batch: int) -> Callable[
     words = ["task=wikitext103", "scale=cpu", f"model={name}", f"task.data.length={length}", *overrides]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", words)
+    if cfg.task.kind != "language_modelling":
+        raise RefusedError(f"task={cfg.task.name} is not allowed: the task must model a language, as wikitext103 does")
     data = build_data(cfg)
     module = LanguageModelling(build_model(cfg, data), data, cfg.train, cfg.seed)
     optimizer = module.configure_optimizers()["optimizer"]

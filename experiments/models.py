@@ -1,11 +1,11 @@
 """``python -m experiments.models task=lra scale=cpu``: size, arithmetic and decoding state of every model."""
 
 import argparse
-import sys
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from experiments.arguments import complaining_in_one_line
 from experiments.config import CONF, refusing, register_resolvers
 from experiments.errors import RefusedError
 
@@ -142,17 +142,8 @@ def main() -> None:
     parser.add_argument("override", nargs="*", help="as of experiments.run: task=lra scale=cpu backbone.dim=128 ...")
     overrides = parser.parse_args().override
     register_resolvers()
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from experiments.config import explain
-
-    try:
+    with complaining_in_one_line(overrides):
         show(describe(overrides))
-    except RefusedError as error:
-        sys.exit(f"error: {error}")
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"error: {explain(error, overrides)}")
 
 
 if __name__ == "__main__":

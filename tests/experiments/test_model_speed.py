@@ -43,3 +43,14 @@ def test_a_step_without_room_is_refused(monkeypatch: pytest.MonkeyPatch, capsys:
     with pytest.raises(SystemExit):
         model_speed.main()
     assert "--tokens at least the longest" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"), [("task=lra/text", "must model a language"), ("scale=huge", "scale=huge is not known")]
+)
+def test_a_request_without_a_language_model_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, override: str, complaint: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["model_speed", override])
+    with pytest.raises(SystemExit, match=f"^error: .*{complaint}"):
+        model_speed.main()
