@@ -161,8 +161,10 @@ class Mamba(SequenceMixer):
         """silu of the causal convolution: (B, N + W - 1, E) -> (B, N, E). Tap by tap, which needs no transposition."""
         length = padded.shape[1] - self.d_conv + 1
         taps = self.conv1d.weight.squeeze(1).unbind(-1)
-        shifted = (padded[:, i : i + length] * tap for i, tap in enumerate(taps))
-        return F.silu(sum(shifted, start=self.conv1d.bias)).to(padded.dtype)
+        out: Tensor = self.conv1d.bias
+        for i, tap in enumerate(taps):
+            out = out.addcmul(padded[:, i : i + length], tap)
+        return F.silu(out).to(padded.dtype)
 
     def _select(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Step sizes (..., E), B and C (..., S) of every token, in float32 or better."""
