@@ -155,7 +155,7 @@ class Mamba(SequenceMixer):
 
     def _gate(self, y: Tensor, u: Tensor, z: Tensor) -> Tensor:
         """What the scan gave, plus D u, gated and mixed over channels: (B, N, E) -> (B, N, dim)."""
-        return self.out_proj(((y + self.D * u.to(y.dtype)) * F.silu(z)).to(z.dtype))
+        return self.out_proj((y.addcmul(self.D, u) * F.silu(z)).to(z.dtype))
 
     def _convolve(self, padded: Tensor) -> Tensor:
         """silu of the causal convolution: (B, N + W - 1, E) -> (B, N, E). Tap by tap, which needs no transposition."""

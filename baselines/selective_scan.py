@@ -3,7 +3,8 @@
 Shapes: B batch, N tokens, E channels, S states a channel, T tokens of a chunk; * axes to run over side by side, if any.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +45,13 @@ def selective_scan(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Te
     return _SelectiveScan.apply(u, dt, a.transpose(-1, -2).contiguous(), b, c).transpose(0, 1)
 
 
+class _Buffer(NamedTuple):
+    """Room for the states of a chunk, and a view of each token's: making views in the loop would take as long as it."""
+
+    whole: Tensor
+    tokens: Sequence[Tensor]
+
+
 class _SelectiveScan(torch.autograd.Function):
     """u, dt (N, B, *, E), a (*, S, E), b, c (N, B, *, S) -> y (N, B, *, E). Kept: these, and one state a chunk.
 
@@ -54,15 +62,14 @@ class _SelectiveScan(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         state = u.new_zeros(*b.shape[1:], u.shape[-1])
         size = min(len(u), max(1, CHUNK_ELEMENTS // state.numel()))
-        buffers = [state.new_empty(size, *state.shape) for _ in range(2)]
+        decays, states = _buffers(2, size, state)
         starts, out = [], torch.empty_like(u)
         with torch.autocast(u.device.type, enabled=False):
             for here in _chunks(len(u), size):
-                decays, states = (buffer[: len(u[here])] for buffer in buffers)
-                _decays_and_states(decays, states, u[here], dt[here], a, b[here], state)
-                torch.matmul(c[here].unsqueeze(-2), states, out=out[here].unsqueeze(-2))
+                h, _ = _states(states, decays, u[here], dt[here], a, b[here], state)
+                torch.matmul(c[here].unsqueeze(-2), h, out=out[here].unsqueeze(-2))
                 starts.append(state)
-                state = states[-1].clone()
+                state = h[-1].clone()
         ctx.save_for_backward(u, dt, a, b, c, *starts)
         ctx.size = size
         return out
@@ -75,29 +82,27 @@ class _SelectiveScan(torch.autograd.Function):
         grad_u, grad_dt, grad_b, grad_c = (torch.empty_like(x) for x in (u, dt, b, c))
         grad_a = torch.zeros_like(a)
         carried = torch.zeros_like(starts[0])  # what later chunks send to the last state of this one
-        buffers = [carried.new_empty(ctx.size, *carried.shape) for _ in range(4)]
+        decays, states, grads, product = _buffers(4, ctx.size, carried)
         with torch.autocast(u.device.type, enabled=False):
             for here, start in reversed(list(zip(_chunks(len(u), ctx.size), starts, strict=True))):
-                decays, states, grad_states, product = (buffer[: len(u[here])] for buffer in buffers)
-                _decays_and_states(decays, states, u[here], dt[here], a, b[here], start)
-                torch.matmul(states, grad[here].unsqueeze(-1), out=grad_c[here].unsqueeze(-1))
+                h, decay = _states(states, decays, u[here], dt[here], a, b[here], start)
+                torch.matmul(h, grad[here].unsqueeze(-1), out=grad_c[here].unsqueeze(-1))
 
-                torch.mul(c[here].unsqueeze(-1), grad[here].unsqueeze(-2), out=grad_states)
-                grad_states[-1].add_(carried)
-                by_token, decay = grad_states.unbind(0), decays.unbind(0)
-                for t in reversed(range(len(by_token) - 1)):
-                    by_token[t].addcmul_(decay[t + 1], by_token[t + 1])
-                torch.mul(decay[0], by_token[0], out=carried)
+                last, grad_h = len(h) - 1, grads.whole[: len(h)]
+                torch.mul(c[here].unsqueeze(-1), grad[here].unsqueeze(-2), out=grad_h)
+                grad_h[last].add_(carried)
+                _recur(decays.tokens[last:0:-1], grads.tokens[:last][::-1], grad_h[last])
+                torch.mul(decay[0], grad_h[0], out=carried)
 
                 written = dt[here] * u[here]
-                torch.matmul(grad_states, written.unsqueeze(-1), out=grad_b[here].unsqueeze(-1))
-                grad_written = (b[here].unsqueeze(-2) @ grad_states).squeeze(-2)
+                torch.matmul(grad_h, written.unsqueeze(-1), out=grad_b[here].unsqueeze(-1))
+                grad_written = (b[here].unsqueeze(-2) @ grad_h).squeeze(-2)
                 torch.mul(grad_written, dt[here], out=grad_u[here])
 
-                grad_exponents = grad_states.mul_(decays)  # with respect to dt A: times the state before, too
-                grad_exponents[1:].mul_(states[:-1])
+                grad_exponents = grad_h.mul_(decay)  # with respect to dt A: times the state before, too
+                grad_exponents[1:].mul_(h[:-1])
                 grad_exponents[0].mul_(start)
-                torch.sum(torch.mul(grad_exponents, a, out=product), -2, out=grad_dt[here])
+                torch.sum(torch.mul(grad_exponents, a, out=product.whole[: len(h)]), -2, out=grad_dt[here])
                 grad_dt[here].addcmul_(grad_written, u[here])
                 grad_a += grad_exponents.mul_(dt[here].unsqueeze(-2)).sum((0, 1))
         return grad_u, grad_dt, grad_a, grad_b, grad_c
@@ -107,11 +112,23 @@ def _chunks(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _decays_and_states(
-    decays: Tensor, states: Tensor, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, state: Tensor
-) -> None:
-    """Write exp(dt A) and h, (T, B, *, S, E) both, of a chunk that starts from ``state`` (B, *, S, E)."""
-    torch.mul(dt.unsqueeze(-2), a, out=decays).exp_()
-    torch.mul((dt * u).unsqueeze(-2), b.unsqueeze(-1), out=states)
-    for decay, written in zip(decays.unbind(0), states.unbind(0), strict=True):
-        state = written.addcmul_(decay, state)
+def _buffers(count: int, size: int, state: Tensor) -> list[_Buffer]:
+    wholes = [state.new_empty(size, *state.shape) for _ in range(count)]
+    return [_Buffer(whole, whole.unbind(0)) for whole in wholes]
+
+
+def _states(
+    states: _Buffer, decays: _Buffer, u: Tensor, dt: Tensor, a: Tensor, b: Tensor, start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h and exp(dt A), (T, B, *, S, E) both, of a chunk that starts from ``start`` (B, *, S, E)."""
+    h, decay = states.whole[: len(u)], decays.whole[: len(u)]
+    torch.mul(dt.unsqueeze(-2), a, out=decay).exp_()
+    torch.mul((dt * u).unsqueeze(-2), b.unsqueeze(-1), out=h)
+    _recur(decays.tokens[: len(u)], states.tokens[: len(u)], start)
+    return h, decay
+
+
+def _recur(decays: Sequence[Tensor], values: Sequence[Tensor], state: Tensor) -> None:
+    """values_t += decays_t values_{t-1}, in order, the first from ``state``."""
+    for decay, value in zip(decays, values, strict=True):
+        state = value.addcmul_(decay, state)
