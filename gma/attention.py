@@ -91,13 +91,6 @@ class GaussianMixtureAttention(MemoryMixer):
         """Gamma^K."""
         return self.mixture(keys)
 
-    def both_features(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Gamma^Q and Gamma^K of as many keys as queries in one product: the densities' coefficients are made once."""
-        if queries.shape != keys.shape:
-            return super().both_features(queries, keys)
-        gamma_queries, gamma_keys = self.mixture(torch.cat([queries, keys])).chunk(2)
-        return gamma_queries, gamma_keys
-
     def responsibilities(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gamma^Q (B, H, N, K) of ``x`` and Gamma^K (B, H, M, K) of ``context`` (default ``x``), float32 or better."""
         return self.features(x, context)

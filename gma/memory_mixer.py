@@ -57,14 +57,10 @@ class MemoryMixer(MultiHeadMixer):
     def key_features(self, keys: Tensor) -> Tensor:
         """Projected keys (B, H, M, R) -> non-negative features (B, H, M, K), each a function of its key alone."""
 
-    def both_features(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`query_features` and :meth:`key_features`; for a subclass that computes them quicker together."""
-        return self.query_features(queries), self.key_features(keys)
-
     def features(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Features (B, H, N, K) of the queries of ``x`` and (B, H, M, K) of the keys of ``context`` (default ``x``)."""
         keys = self.k_proj(x if context is None else context)
-        return self.both_features(self.split_heads(self.q_proj(x)), self.split_heads(keys))
+        return self.query_features(self.split_heads(self.q_proj(x))), self.key_features(self.split_heads(keys))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, context: Tensor | None = None) -> Tensor:
         """Mix ``x`` with itself, or read from ``context`` (cross-attention, bidirectional only).
@@ -94,7 +90,7 @@ class MemoryMixer(MultiHeadMixer):
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         mix = memory.causal_mix if self.causal else memory.mix
-        return mix(*self.both_features(queries, keys), values, mask, self.eps)
+        return mix(self.query_features(queries), self.key_features(keys), values, mask, self.eps)
 
     def init_state(self, batch_size: int) -> memory.MemoryState:
         """An empty memory of (B, H, K, D) values and (B, H, K) masses, in float64."""
