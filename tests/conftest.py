@@ -1,6 +1,7 @@
 """Shared by all tests: one seed each, no network, and the place of real data."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # before anything asks for threads: workers that share cores spin on them
     cores = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background job has it, which runs inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", WANDB_MODE="offline", WANDB_SILENT="true")
 
 
