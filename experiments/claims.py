@@ -76,7 +76,10 @@ def best_mean_on_lra(records: Sequence[Record]) -> Verdict:
         return Verdict("C2", claim, NOT_ENOUGH, f"{needed}; so far {evidence}")
     others = [m for m in OPTIONAL if all(seeds <= set(models.get(m, ())) for models in complete.values())]
     means, evidence = _means(complete, (*ATTENTION_STYLE, *others), seeds)
-    return Verdict("C2", claim, _order("gma", [m for m in means if m != "gma"], means, higher=True), evidence)
+    rivals = [m for m in means if m != "gma"]
+    apart = (f"{m} {d:+.4f} ± {half:.4f}" for m in rivals for d, half, _ in [paired_difference(means[m], means["gma"])])
+    evidence += f"; paired difference to gma, with 95 % interval: {', '.join(apart)}"
+    return Verdict("C2", claim, _order("gma", rivals, means, higher=True), evidence)
 
 
 def _common(several: Iterable[Iterable[int]]) -> set[int]:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -56,6 +57,8 @@ def test_the_best_mean_on_lra_is_over_tasks_with_every_model(gma: list[float], o
     records += scores("lra/image", "test/accuracy", {"gma": [0.0, 0.0], "sdpa": [1.0, 1.0]})  # not of every model
     assert verdict("C2", records).outcome == outcome
     assert "image" not in verdict("C2", records).evidence
+    difference = mean([0.4, 0.3]) - mean(gma)
+    assert f"paired difference to gma, with 95 % interval: sdpa {difference:+.4f}" in verdict("C2", records).evidence
     assert verdict("C2", [r for r in records if r.seed == 0]).outcome == NOT_ENOUGH
 
 
