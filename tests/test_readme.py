@@ -1,6 +1,7 @@
 """The README keeps its word: its commands compose, its code runs, its map of the tree is true, its figures real."""
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -105,3 +106,20 @@ def test_figures_of_the_state_table_are_what_the_mixers_say(model: str) -> None:
         state = decoding_state(compose("config", ["task=wikitext103", f"model={model}"]))
     cells = "no causal form | |" if state is None else " | ".join(f"{numbers:,}" for numbers in state)
     assert f"| `{model}` | {cells} |" in README
+
+
+@pytest.mark.parametrize(
+    ("row", "files"),
+    [
+        ("float32", ("float32", "slower_forms", "float32_long")),
+        ("float32, R = 16", ("float32_route16",)),
+        ("bfloat16", ("bfloat16",)),
+        ("language model, float32", ("models",)),
+    ],
+)
+def test_figures_of_the_speed_table_are_those_of_its_files(row: str, files: tuple[str, ...]) -> None:
+    outputs = [json.loads((ROOT / f"experiments/studies/speed/{name}.json").read_text()) for name in files]
+    over_sdpa = {x["length"]: x["over_sdpa"][0] for out in outputs for x in out["lines"] if x["name"] == "gma"}
+    (head,) = re.findall(r"^\| \| N = (256 .*) \|$", README, flags=re.MULTILINE)
+    cells = (over_sdpa.get(int(length.replace(",", ""))) for length in head.split(" | "))
+    assert f"| {row} | {' | '.join('-' if cell is None else f'{cell:.2f}' for cell in cells)} |" in README
